@@ -1,0 +1,25 @@
+"""The failures a caller may see. Every message says what happened and what to do next."""
+
+
+class PerdureError(Exception):
+    """The base of every failure that is written for a model or an operator to read."""
+
+
+class InvalidInput(PerdureError):
+    """An argument or a setting is wrong; the message names it, its value and the right form."""
+
+
+class NotFound(PerdureError):
+    """What was asked for does not exist in this namespace."""
+
+
+class Refused(PerdureError):
+    """The caller may not do this, or the request would break a rule that protects stored bytes."""
+
+
+class Conflict(PerdureError):
+    """The stored version is not the expected one; the message names the present version."""
+
+
+class Unavailable(PerdureError):
+    """A part that is needed does not answer now (database, embedder, index); nothing was half done."""

@@ -1,0 +1,204 @@
+"""One TOML file and PERDURE_* variables to a frozen Settings; the only reader of the environment."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from perdure.errors import InvalidInput
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$"
+PREFIX = "PERDURE_"
+NOT_SETTINGS = {"PERDURE_CONFIG"}  # says where the file is, so it cannot stand in it
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ToolSettings(_Section):
+    """Which tools a client sees and how they are called."""
+
+    profile: Literal["standard", "core"] = Field("standard", description="standard shows every tool, core the six a small context can afford")
+    prefix: str = Field("", pattern=r"^([a-z][a-z0-9_]{0,30})?$", description='put before each tool name, like "memory_", when another server uses the same names')
+
+
+class EmbedderSettings(_Section):
+    """What turns text into vectors. A choice that fails never turns into another one: recall answers by words and says so."""
+
+    kind: Literal["local", "openai", "none", "hashing"] = Field("local", description="local (bge-small-en-v1.5, no network), openai (any OpenAI-compatible endpoint), none (words only), hashing (tests only)")
+    model: str = Field("text-embedding-3-small", description="openai: the model's name")
+    base_url: str | None = Field(None, description="openai: the endpoint, like http://127.0.0.1:11434/v1")
+    api_key: str | None = Field(None, repr=False, description="openai: the key; OPENAI_API_KEY is not read")
+    dimensions: int | None = Field(None, ge=8, le=8192, description="openai: shortened vectors, for models that can")
+    query_prefix: str = Field("", description='openai: put before each query, like "query: " for e5 models')
+    document_prefix: str = Field("", description='openai: put before each stored text, like "passage: " for e5 models')
+    deadline_s: float = Field(0.5, gt=0, le=60, description="seconds remember and recall wait for a vector before they go on without it")
+    threads: int = Field(1, ge=1, le=16, description="local: threads of the model")
+    idle_s: float = Field(120.0, gt=0, description="local: seconds without clients after which the embed worker ends")
+
+
+class IndexSettings(_Section):
+    """How vectors are searched."""
+
+    kind: Literal["chroma", "none"] = Field("chroma", description="chroma (its own worker process), none (exact search from SQL only)")
+    min_chunks: int = Field(2000, ge=0, description="a namespace gets its collection at this many chunks; the default namespace from its first")
+    exact_max_chunks: int = Field(2000, ge=0, description="up to this many matching chunks exact search is faster than the index")
+    deadline_s: float = Field(1.0, gt=0, le=60, description="seconds recall waits for the index before it searches exactly")
+    idle_s: float = Field(120.0, gt=0, description="seconds without clients after which the index worker ends")
+
+
+class HttpSettings(_Section):
+    """Where `perdure serve` listens and whom it answers."""
+
+    host: str = Field("127.0.0.1", description="address to bind; anything but loopback needs a token")
+    port: int = Field(8420, ge=0, le=65535, description="port to bind; 0 takes a free one")
+    token: str | None = Field(None, min_length=16, repr=False, description="bearer token every client must send; at least 16 characters")
+    allowed_hosts: tuple[str, ...] = Field((), description='further Host headers to answer, like "memory.example.org" or "10.0.0.5:*"')
+    allowed_origins: tuple[str, ...] = Field((), description='web origins to answer, like "https://app.example.org"')
+
+
+class Settings(BaseSettings):
+    """Everything a person can set. PERDURE_HTTP__PORT=9000 is [http] port = 9000; the environment wins over the file."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__")
+
+    data_dir: Path = Field(default_factory=lambda: default_data_dir(), description="where everything is kept")
+    namespace: str = Field("default", pattern=NAME, description="whose memory this is: every row, vector and file belongs to exactly one namespace")
+    agent: str = Field("local", pattern=NAME, description="who acts, as history shows it, over stdio and on the command line")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("warning", description="what goes to stderr")
+    tools: ToolSettings = ToolSettings()  # pyright: ignore[reportCallIssue] defaults of every field
+    embedder: EmbedderSettings = EmbedderSettings()  # pyright: ignore[reportCallIssue]
+    index: IndexSettings = IndexSettings()  # pyright: ignore[reportCallIssue]
+    http: HttpSettings = HttpSettings()  # pyright: ignore[reportCallIssue]
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # What is passed in is the file's content, and the environment wins over the file. No .env: clients start
+        # servers in the user's project, whose .env is not ours.
+        return env_settings, init_settings
+
+
+def load_settings(config: Path | None = None, **overrides: str | None) -> Settings:
+    """Return the settings from `config`, PERDURE_CONFIG or the default file, the environment, then `overrides`.
+
+    Overrides are the command line's (`namespace`, `data_dir`, `agent`); None leaves a setting as it is.
+    Raises InvalidInput naming the setting, its value and the nearest known name.
+    """
+    path = config or (Path(os.environ["PERDURE_CONFIG"]).expanduser() if os.environ.get("PERDURE_CONFIG") else None)
+    values = _read_toml(path) if path else {}
+    if path is None and (default := default_config_file()).is_file():
+        values = _read_toml(default)
+        path = default
+    _refuse_unknown(values, Settings, where=str(path))
+    _refuse_unknown_variables()
+    try:
+        settings = Settings(**values)
+        given = {name: value for name, value in overrides.items() if value is not None}
+        if given:
+            settings = Settings.model_validate({**settings.model_dump(), **given})
+    except ValidationError as exc:
+        raise InvalidInput(_explain(exc)) from exc
+    return settings
+
+
+def default_data_dir() -> Path:
+    """Return the platform's user data directory for Perdure."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "perdure"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "perdure"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "perdure"
+
+
+def default_config_file() -> Path:
+    """Return where the settings file is looked for when PERDURE_CONFIG is not set."""
+    if sys.platform in ("darwin", "win32"):
+        return default_data_dir() / "config.toml"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "perdure" / "config.toml"
+
+
+def walk_settings(model: type[BaseModel] = Settings, section: str = "") -> Iterator[tuple[str, str, Any, str]]:
+    """Yield (section, name, default, description) of every setting, in order: what docs and tests go by."""
+    nested: list[tuple[str, type[BaseModel]]] = []
+    for name, info in model.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            nested.append((name, kind))
+        else:
+            yield section, name, info.get_default(call_default_factory=False), info.description or ""
+    for name, kind in nested:
+        yield from walk_settings(kind, name)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as exc:
+        raise InvalidInput(f"No settings file at {path}. Correct PERDURE_CONFIG or --config, or remove it.") from exc
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        raise InvalidInput(f"The settings file {path} cannot be read: {exc}") from exc
+
+
+def _refuse_unknown(values: Mapping[str, Any], model: type[BaseModel], *, where: str, section: str = "") -> None:
+    for name, value in values.items():
+        info = model.model_fields.get(name)
+        if info is None:
+            full = f"{section}.{name}" if section else name
+            raise InvalidInput(f"Unknown setting {full!r} in {where}.{_nearest(name, list(model.model_fields))}")
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict):
+            _refuse_unknown(value, kind, where=where, section=name)  # pyright: ignore[reportUnknownArgumentType] TOML keys are strings
+
+
+def _refuse_unknown_variables() -> None:
+    known = {PREFIX + (f"{section}__{name}" if section else name).upper() for section, name, _, _ in walk_settings()}
+    known |= NOT_SETTINGS
+    for variable in os.environ:
+        if variable.startswith(PREFIX) and variable not in known:
+            raise InvalidInput(f"Unknown environment variable {variable}.{_nearest(variable, sorted(known))}")
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(known)}."
+
+
+def _explain(exc: ValidationError) -> str:
+    first = exc.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    shown = "" if name.endswith(("token", "api_key")) else f" is {first['input']!r}"
+    return f"The setting {name}{shown}: {first['msg']}. config.example.toml describes it."
+
+
+__all__ = [
+    "EmbedderSettings",
+    "HttpSettings",
+    "IndexSettings",
+    "Settings",
+    "ToolSettings",
+    "default_config_file",
+    "default_data_dir",
+    "load_settings",
+    "walk_settings",
+]

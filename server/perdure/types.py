@@ -1,0 +1,225 @@
+"""What the parts hand to each other: callers, receipts, hits, and the limits of each argument. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from perdure.errors import Refused
+
+MemoryKind = Literal["fact", "preference", "decision", "procedure", "event", "note"]
+Source = Literal["user", "agent", "tool", "web"]
+HitType = Literal["memory", "turn", "file"]
+WriteMode = Literal["write", "create", "append"]
+
+MEMORY_KINDS: tuple[MemoryKind, ...] = ("fact", "preference", "decision", "procedure", "event", "note")
+SOURCES: tuple[Source, ...] = ("user", "agent", "tool", "web")
+HIT_TYPES: tuple[HitType, ...] = ("memory", "turn", "file")
+
+# Limits. Sizes are characters unless the name says bytes.
+MAX_CONTENT = 65_536  # a memory or a turn; longer text belongs into a file
+MAX_QUERY = 4_096
+MAX_KEY = 200
+MAX_THREAD = 200
+MAX_TAGS = 32
+MAX_TAG = 128
+MAX_METADATA = 16_384  # names and values together
+MAX_TURNS = 200  # of one append_history
+MAX_RESULT = 40_000  # hard cap of any max_chars
+MAX_LIMIT = 100
+MAX_PATH_BYTES = 1_024
+MAX_FILE_BYTES = 256 * 1024 * 1024
+MAX_WRITE_BYTES = 4 * 1024 * 1024
+MAX_INDEXED_FILE_BYTES = 4 * 1024 * 1024  # larger files are kept and read, but recall does not search them
+
+SCOPES = frozenset({"memory:read", "memory:write", "files:read", "files:write", "history:read"})
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who is calling, decided once at the edge (identity.py) and passed down as the first argument."""
+
+    namespace: str
+    agent: str
+    scopes: frozenset[str] = SCOPES
+
+    def require(self, scope: str) -> None:
+        """Raise Refused unless the caller holds `scope`."""
+        if scope not in self.scopes:
+            raise Refused(f"This credential lacks the scope {scope!r}. Ask the operator for one that has it.")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a text: characters `start` (included) to `end` (excluded)."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a conversation, as a caller hands it in. `at` is ISO 8601 or None for now."""
+
+    role: str
+    content: str
+    name: str | None = None
+    at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Similar:
+    """A stored memory that says nearly the same as a new one; `score` is the cosine of their embeddings."""
+
+    id: str
+    content: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The answer of remember: given only after the commit is on disk.
+
+    `indexed` is False while the embedding is pending; the memory is found by words at once all the same.
+    """
+
+    id: str
+    created: bool
+    duplicate: bool = False
+    superseded: tuple[str, ...] = ()
+    similar: tuple[Similar, ...] = ()
+    indexed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The answer of forget. After `recoverable_until` (ISO 8601) an undo is refused."""
+
+    id: str
+    forgotten: bool
+    recoverable_until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The answer of append_history: the sequence numbers given to the turns, both included."""
+
+    thread: str
+    first_seq: int
+    last_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One thing recall found. `score` is higher for better; `at` is when it was said or happened (ISO 8601)."""
+
+    type: HitType
+    id: str
+    content: str
+    score: float
+    at: str
+    source: str | None = None
+    author: str | None = None
+    key: str | None = None
+    kind: str | None = None
+    tags: tuple[str, ...] = ()
+    thread: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    path: str | None = None
+    version: int | None = None
+    lines: tuple[int, int] | None = None  # first and last line of a file hit, from 1, both included
+    superseded_by: str | None = None
+    explain: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """The honest envelope of recall.
+
+    `searched` counts what was in reach by type; `channels` names what ranked it ("words", "vectors"); `pending` counts
+    what is stored but not embedded yet; `degraded` says why the answer is weaker than it should be; `confidence` is in
+    [0, 1]; `empty_reason` is nothing_stored, filtered_out, below_min_score or index_not_ready when `hits` is empty.
+    """
+
+    hits: tuple[Hit, ...]
+    searched: Mapping[str, int]
+    channels: tuple[str, ...]
+    pending: int
+    degraded: tuple[str, ...]
+    confidence: float
+    empty_reason: str | None = None
+    next_cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One thing that happened, as list_history shows it. `subject` names what it was about (a memory id, a path)."""
+
+    seq: int
+    at: str
+    kind: str
+    agent: str
+    role: str | None = None
+    name: str | None = None
+    content: str | None = None
+    subject: str | None = None
+    thread: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadInfo:
+    """One thread of a namespace: how many episodes it holds and when it began and last moved (ISO 8601)."""
+
+    thread: str
+    episodes: int
+    first_at: str
+    last_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    """One page of history. `threads` is filled instead of `episodes` when kinds is exactly ["thread"]."""
+
+    episodes: tuple[Episode, ...] = ()
+    threads: tuple[ThreadInfo, ...] = ()
+    next_cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """Lines of a text file. `first_line`/`last_line` count from 1, both included; both are 0 for an empty file.
+
+    `truncated` says that lines after `last_line` exist. `notes` tells what a reader could not see in the text: a byte
+    order mark, CRLF line ends, bytes that are not UTF-8 (shown as U+FFFD).
+    """
+
+    path: str
+    version: int
+    bytes: int
+    text: str
+    first_line: int
+    last_line: int
+    total_lines: int
+    truncated: bool
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileReceipt:
+    """The answer of write_file: `version` counts from 1 per path, `bytes` is the size of the whole file now."""
+
+    path: str
+    version: int
+    bytes: int
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One file of a workspace. `modified` is ISO 8601."""
+
+    path: str
+    bytes: int
+    version: int
+    modified: str
