@@ -27,21 +27,33 @@ class _Section(BaseModel):
 class ToolSettings(_Section):
     """Which tools a client sees and how they are called."""
 
-    profile: Literal["standard", "core"] = Field("standard", description="standard shows every tool, core the six a small context can afford")
-    prefix: str = Field("", pattern=r"^([a-z][a-z0-9_]{0,30})?$", description='put before each tool name, like "memory_", when another server uses the same names')
+    profile: Literal["standard", "core"] = Field(
+        "standard", description="standard shows every tool, core the six a small context can afford"
+    )
+    prefix: str = Field(
+        "",
+        pattern=r"^([a-z][a-z0-9_]{0,30})?$",
+        description='put before each tool name, like "memory_", when another server uses the same names',
+    )
 
 
 class EmbedderSettings(_Section):
-    """What turns text into vectors. A choice that fails never turns into another one: recall answers by words and says so."""
+    """What turns text into vectors. One that fails never turns into another: recall answers by words, and says so."""
 
-    kind: Literal["local", "openai", "none", "hashing"] = Field("local", description="local (bge-small-en-v1.5, no network), openai (any OpenAI-compatible endpoint), none (words only), hashing (tests only)")
+    kind: Literal["local", "openai", "none", "hashing"] = Field(
+        "local",
+        description="local (bge-small-en-v1.5, no network), openai (an OpenAI-compatible endpoint), "
+        "none (words only), hashing (tests only)",
+    )
     model: str = Field("text-embedding-3-small", description="openai: the model's name")
     base_url: str | None = Field(None, description="openai: the endpoint, like http://127.0.0.1:11434/v1")
     api_key: str | None = Field(None, repr=False, description="openai: the key; OPENAI_API_KEY is not read")
     dimensions: int | None = Field(None, ge=8, le=8192, description="openai: shortened vectors, for models that can")
     query_prefix: str = Field("", description='openai: put before each query, like "query: " for e5 models')
     document_prefix: str = Field("", description='openai: put before each stored text, like "passage: " for e5 models')
-    deadline_s: float = Field(0.5, gt=0, le=60, description="seconds remember and recall wait for a vector before they go on without it")
+    deadline_s: float = Field(
+        0.5, gt=0, le=60, description="seconds remember and recall wait for a vector before they go on without it"
+    )
     threads: int = Field(1, ge=1, le=16, description="local: threads of the model")
     idle_s: float = Field(120.0, gt=0, description="local: seconds without clients after which the embed worker ends")
 
@@ -49,10 +61,20 @@ class EmbedderSettings(_Section):
 class IndexSettings(_Section):
     """How vectors are searched."""
 
-    kind: Literal["chroma", "none"] = Field("chroma", description="chroma (its own worker process), none (exact search from SQL only)")
-    min_chunks: int = Field(2000, ge=0, description="a namespace gets its collection at this many chunks; the default namespace from its first")
-    exact_max_chunks: int = Field(2000, ge=0, description="up to this many matching chunks exact search is faster than the index")
-    deadline_s: float = Field(1.0, gt=0, le=60, description="seconds recall waits for the index before it searches exactly")
+    kind: Literal["chroma", "none"] = Field(
+        "chroma", description="chroma (its own worker process), none (exact search from SQL only)"
+    )
+    min_chunks: int = Field(
+        2000,
+        ge=0,
+        description="a namespace gets its collection at this many chunks; the default namespace from its first",
+    )
+    exact_max_chunks: int = Field(
+        2000, ge=0, description="up to this many matching chunks exact search is faster than the index"
+    )
+    deadline_s: float = Field(
+        1.0, gt=0, le=60, description="seconds recall waits for the index before it searches exactly"
+    )
     idle_s: float = Field(120.0, gt=0, description="seconds without clients after which the index worker ends")
 
 
@@ -61,19 +83,29 @@ class HttpSettings(_Section):
 
     host: str = Field("127.0.0.1", description="address to bind; anything but loopback needs a token")
     port: int = Field(8420, ge=0, le=65535, description="port to bind; 0 takes a free one")
-    token: str | None = Field(None, min_length=16, repr=False, description="bearer token every client must send; at least 16 characters")
-    allowed_hosts: tuple[str, ...] = Field((), description='further Host headers to answer, like "memory.example.org" or "10.0.0.5:*"')
+    token: str | None = Field(
+        None, min_length=16, repr=False, description="bearer token every client must send; at least 16 characters"
+    )
+    allowed_hosts: tuple[str, ...] = Field(
+        (), description='further Host headers to answer, like "memory.example.org" or "10.0.0.5:*"'
+    )
     allowed_origins: tuple[str, ...] = Field((), description='web origins to answer, like "https://app.example.org"')
 
 
 class Settings(BaseSettings):
-    """Everything a person can set. PERDURE_HTTP__PORT=9000 is [http] port = 9000; the environment wins over the file."""
+    """Everything a person can set. PERDURE_HTTP__PORT=9000 is [http] port = 9000; the environment beats the file."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__")
 
     data_dir: Path = Field(default_factory=lambda: default_data_dir(), description="where everything is kept")
-    namespace: str = Field("default", pattern=NAME, description="whose memory this is: every row, vector and file belongs to exactly one namespace")
-    agent: str = Field("local", pattern=NAME, description="who acts, as history shows it, over stdio and on the command line")
+    namespace: str = Field(
+        "default",
+        pattern=NAME,
+        description="whose memory this is: every row, vector and file belongs to exactly one namespace",
+    )
+    agent: str = Field(
+        "local", pattern=NAME, description="who acts, as history shows it, over stdio and on the command line"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("warning", description="what goes to stderr")
     tools: ToolSettings = ToolSettings()  # pyright: ignore[reportCallIssue] defaults of every field
     embedder: EmbedderSettings = EmbedderSettings()  # pyright: ignore[reportCallIssue]

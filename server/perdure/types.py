@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -134,6 +136,21 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class PageMark:
+    """Where each item of a page stands, so that whoever shows fewer items can still say how to go on.
+
+    `request` is a digest of the namespace and the question: a cursor is of use only for the same one.
+    """
+
+    request: str
+    positions: tuple[int, ...]  # the position after each item
+
+    def after(self, items: int) -> str:
+        """Return the cursor that goes on after the first `items` items of the page (1 or more)."""
+        return base64.urlsafe_b64encode(json.dumps([self.request, self.positions[items - 1]]).encode()).decode()
+
+
+@dataclass(frozen=True, slots=True)
 class Recall:
     """The honest envelope of recall.
 
@@ -150,6 +167,7 @@ class Recall:
     confidence: float
     empty_reason: str | None = None
     next_cursor: str | None = None
+    mark: PageMark | None = None  # None on an empty page
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +202,7 @@ class HistoryPage:
     episodes: tuple[Episode, ...] = ()
     threads: tuple[ThreadInfo, ...] = ()
     next_cursor: str | None = None
+    mark: PageMark | None = None  # None on an empty page
 
 
 @dataclass(frozen=True, slots=True)

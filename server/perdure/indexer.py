@@ -1,0 +1,394 @@
+"""Embed what is pending, push it to the index, find what the index lost, rebuild. Everything here can be done again.
+
+One process of a data directory sweeps (a kernel lock says which); every process embeds its own single writes at once
+and searches. Nothing here is needed for a memory to be durable, nor for finding it by words.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sqlmodel import Session
+
+from perdure.embedders import Embedder, Vector
+from perdure.errors import Unavailable
+from perdure.indexes import IndexLost, VectorIndex
+from perdure.settings import IndexSettings
+from perdure.store import Database, vectors
+
+if TYPE_CHECKING:
+    from perdure.worker import WorkerClient
+
+log = logging.getLogger(__name__)
+
+EMBED_BATCH = 32  # texts a call to the embedder: about 0.1 s of the local model, so that a stop is never far
+INDEX_BATCH = 200  # vectors a call to the index
+AUDIT_BATCH = 500
+AUDIT_TOLERANCE = 1e-3  # of a float32 unit vector that went through the index unharmed
+IDLE_POLL_S = 0.5  # how soon the sweeping process notices another process's write
+RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # waits after failures in a row
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """What the vector index found: (chunk id, cosine), best first, and the generation that answered."""
+
+    chunks: list[tuple[int, float]]
+    generation: int
+
+
+class Indexer:
+    """The vector side of one process. Thread-safe. After `close` another process goes on where this one stopped."""
+
+    def __init__(
+        self,
+        database: Database,
+        embedder: Embedder | None,
+        index: VectorIndex | None,
+        settings: IndexSettings,
+        *,
+        directory: Path,
+        default_namespace: str,
+        workers: Sequence[WorkerClient],
+    ) -> None:
+        """`workers` are those of `embedder` and `index` that are processes of their own."""
+        self._database = database
+        self._embedder = embedder
+        self._index = index
+        self._settings = settings
+        self._lock_path = directory / "indexer.lock"
+        self._default_namespace = default_namespace
+        self._workers = workers
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._index_lock = threading.Lock()
+        self._opened: str | None = None  # token of the generation this process has open
+        self._index_rests_until = 0.0
+        self._failures = 0
+        self.embedder_trouble: str | None = None
+        self.index_trouble: str | None = None
+
+    def warm_up(self) -> None:
+        """Start what answers slowly the first time, without waiting for it."""
+        self.wake()
+        for worker in self._workers:
+            worker.warm_up()
+
+    def workers(self) -> list[dict[str, Any]]:  # Any: JSON values for status
+        """Return what is known of the worker processes, starting none."""
+        return [worker.info() for worker in self._workers]
+
+    # --- the model in force
+
+    @property
+    def embedder(self) -> Embedder | None:
+        return self._embedder
+
+    def model(self) -> str | None:
+        """Return the id of the model whose stored vectors this process may compare with; None means words only."""
+        if self._embedder is None:
+            return None
+        try:
+            mine = self._embedder.id
+        except Unavailable as exc:
+            self.embedder_trouble = str(exc)
+            return None
+        with self._database.read() as tx:
+            in_force = vectors.state(tx).model
+        if in_force is None:
+            with self._database.write() as tx:
+                state = vectors.state(tx)
+                if state.model is None:
+                    vectors.set_model(tx, mine)
+                in_force = state.model or mine
+        if in_force != mine:
+            self.embedder_trouble = (
+                f"the stored vectors were made by {in_force} and the settings name {mine};"
+                " `perdure reindex` makes them anew"
+            )
+            return None
+        return mine
+
+    # --- embedding
+
+    def embed_query(self, text: str) -> Vector | None:
+        """Return the vector of a question, or None within the embedder's deadline; `embedder_trouble` then says why."""
+        if self._embedder is None:
+            return None
+        try:
+            vector = self._embedder.embed_query(text)
+        except Unavailable as exc:
+            self.embedder_trouble = str(exc)
+            return None
+        self.embedder_trouble = None
+        return vector
+
+    def embed_now(self, chunk_ids: Sequence[int], *, model: str) -> Vector | None:
+        """Embed the chunks of one write and store the vectors; None if that must wait for the sweep.
+
+        Returns the first chunk's vector, for a look at what is similar.
+        """
+        with self._database.read() as tx:
+            waiting = vectors.pending_of(tx, chunk_ids)
+        return self._embed(waiting, model=model) if waiting else None
+
+    def _embed(self, waiting: Sequence[vectors.PendingChunk], *, model: str) -> Vector | None:
+        assert self._embedder is not None
+        try:
+            made = self._embedder.embed_documents([chunk.text() for chunk in waiting])
+        except Unavailable as exc:
+            self.embedder_trouble = str(exc)
+            return None
+        if self._embedder.id != model:  # learned only now, or changed: these are not the vectors in force
+            return None
+        with self._database.write_derived() as tx:
+            vectors.put_embeddings(tx, [chunk.id for chunk in waiting], made, model=model)
+        self.embedder_trouble = None
+        return made[0]
+
+    # --- searching
+
+    def nearest(self, namespace: str, vector: Vector, k: int, *, model: str) -> Nearest | None:
+        """Return the k nearest chunks by the index, or None when it cannot be asked; `index_trouble` then says why."""
+        if self._index is None or time.monotonic() < self._index_rests_until:
+            return None
+        state = self._open_index()
+        if state is None:
+            return None
+        try:
+            found = self._index.query(collection(namespace, model), vector, k)
+        except Unavailable as exc:
+            self._index_failed(exc, state.generation)
+            return None
+        self.index_trouble = None
+        return Nearest(found, state.generation)
+
+    def _open_index(self) -> vectors.IndexState | None:
+        """Return the state whose generation is open in the index; begins a new generation if the old one is lost."""
+        assert self._index is not None
+        with self._database.read() as tx:
+            state = vectors.state(tx)
+        if self._opened == state.token:
+            return state
+        with self._index_lock:
+            try:
+                whole = self._index.open(state.token)
+            except Unavailable as exc:
+                self._index_failed(exc, state.generation)
+                return None
+            if not whole:
+                with self._database.read() as tx:
+                    empty = not vectors.indexed(tx, state.generation)
+                if not empty:
+                    self._begin_generation(state.generation, "the index lost its vectors")
+                    return None
+            self._opened = state.token
+        return state
+
+    def _index_failed(self, exc: Unavailable, generation: int) -> None:
+        self.index_trouble = str(exc)
+        self._index_rests_until = time.monotonic() + 1.0
+        if isinstance(exc, IndexLost):
+            self._begin_generation(generation, str(exc))
+
+    def _begin_generation(self, after: int, why: str) -> None:
+        with self._database.write() as tx:
+            state = vectors.new_generation(tx, after)
+        self._opened = None
+        self.index_trouble = "the index is being rebuilt"
+        log.warning("index generation %d begins: %s", state.generation, why)
+        self._wake.set()
+
+    # --- the sweep
+
+    def start(self) -> None:
+        """Begin sweeping in the background."""
+        self._thread = threading.Thread(target=self._run, daemon=True, name="indexer")
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Tell the sweep that something was committed."""
+        self._wake.set()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout=1.0)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._audit_then_sweep()
+            except BlockingIOError:
+                self._stop.wait(IDLE_POLL_S)  # another process sweeps; its death frees the lock
+            except Exception:  # the sweep outlives whatever a row, a worker or the disk does to it
+                log.exception("the index sweep failed and starts again")
+                self._stop.wait(RETRY_S[-1])
+            finally:
+                os.close(fd)
+
+    def _audit_then_sweep(self) -> None:
+        audited: str | None = None
+        while not self._stop.is_set():
+            self._wake.clear()
+            worked = self.sweep()
+            if self._index is not None and self._opened is None and time.monotonic() >= self._index_rests_until:
+                self._open_index()  # so that what it lost is known before somebody asks
+            if self._opened is not None and self._opened != audited:
+                audited = self._opened
+                self._audit()
+            if not worked:
+                self._wake.wait(IDLE_POLL_S if self._failures == 0 else RETRY_S[min(self._failures, len(RETRY_S)) - 1])
+
+    def sweep(self) -> bool:
+        """Do one batch of each kind of pending work; False when there was none, or it failed and must wait."""
+        try:
+            embedded = self._embed_pending()
+            indexed = self._index_pending()
+        except Unavailable as exc:
+            self._failures += 1
+            log.warning("pending work waits: %s", exc)
+            return False
+        return embedded or indexed
+
+    def _embed_pending(self) -> bool:
+        with self._database.read() as tx:
+            waiting = vectors.pending(tx, EMBED_BATCH)
+        if not waiting or (model := self.model()) is None:
+            return False
+        if self._embed(waiting, model=model) is None:
+            self._failures += 1
+            with self._database.write_derived() as tx:
+                vectors.note_failure(tx, [chunk.id for chunk in waiting])
+            return False
+        self._failures = 0
+        return True
+
+    def _index_pending(self) -> bool:
+        if self._index is None or (model := self.model()) is None:
+            return False
+        with self._database.read() as tx:
+            state = vectors.state(tx)
+            groups = vectors.not_indexed(
+                tx,
+                state.generation,
+                min_chunks=self._settings.min_chunks,
+                always=self._default_namespace,
+                limit=INDEX_BATCH,
+            )
+            dead = vectors.tombstones(tx, INDEX_BATCH)
+        if not groups and not dead:
+            return False
+        if (opened := self._open_index()) is None or opened.generation != state.generation:
+            return False
+        try:
+            for namespace, ids, made in groups:
+                self._index.upsert(collection(namespace, model), ids, made)
+            for namespace, ids in dead.items():
+                self._index.delete(collection(namespace, model), ids)
+        except Unavailable as exc:
+            self._index_failed(exc, state.generation)
+            raise
+        with self._database.write_derived() as tx:
+            for _, ids, _ in groups:
+                vectors.mark_indexed(tx, ids, state.generation)
+            for ids in dead.values():
+                vectors.bury(tx, ids)
+        self.index_trouble = None
+        return True
+
+    # --- the audit
+
+    def _audit(self) -> None:
+        """Compare what the index holds with SQL. A count proves nothing: Chroma counts vectors it cannot find."""
+        if self._index is None or (model := self.model()) is None:
+            return
+        with self._database.read() as tx:
+            state = vectors.state(tx)
+            groups = vectors.indexed(tx, state.generation)
+        for namespace, _ in groups:
+            after = 0
+            while not self._stop.is_set():
+                with self._database.read() as tx:
+                    ids, truth = vectors.indexed_after(tx, namespace, state.generation, after, AUDIT_BATCH)
+                if not ids:
+                    break
+                after = ids[-1]
+                if (problem := self._compare(collection(namespace, model), ids, truth)) is not None:
+                    self._begin_generation(state.generation, problem)
+                    return
+
+    def _compare(self, name: str, ids: Sequence[int], truth: np.ndarray) -> str | None:
+        assert self._index is not None
+        try:
+            held = self._index.fetch(name, ids)
+        except IndexLost as exc:
+            return str(exc)
+        except Unavailable as exc:
+            self.index_trouble = str(exc)
+            return None
+        missing = [id for id in ids if id not in held]
+        if missing:
+            return f"the audit missed {len(missing)} of {len(ids)} vectors"
+        wrong = sum(
+            1 for id, vector in zip(ids, truth, strict=True) if np.abs(held[id] - vector).max() > AUDIT_TOLERANCE
+        )
+        return f"the audit found {wrong} of {len(ids)} vectors changed" if wrong else None
+
+    # --- rebuilding on demand
+
+    def rebuild(self, progress: Callable[[int, int], None]) -> int:
+        """Make the index anew from SQL, and the vectors too if the settings name another model; return the chunks done.
+
+        Calls progress(done, total). While another process sweeps, this one only watches.
+        """
+        if self._embedder is None:
+            raise Unavailable("embedder.kind is none: there are no vectors to rebuild. Choose local or openai.")
+        mine = self._embedder.id
+        with self._database.write() as tx:
+            state = vectors.state(tx)
+            if state.model != mine:
+                vectors.set_model(tx, mine)
+            vectors.new_generation(tx, state.generation)
+        self._opened = None
+        self._wake.set()
+        with self._database.read() as tx:
+            total = remaining = self._remaining(tx)
+        while remaining and not self._stop.is_set():
+            progress(total - remaining, total)
+            if self.embedder_trouble is not None and self._failures > len(RETRY_S):
+                raise Unavailable(f"{self.embedder_trouble}. {remaining} chunks stay pending and are found by words.")
+            self._stop.wait(0.1)
+            with self._database.read() as tx:
+                remaining = self._remaining(tx)
+                total = max(total, remaining)
+        progress(total, total)
+        return total
+
+    def _remaining(self, tx: Session) -> int:
+        waiting = vectors.count_all_pending(tx)
+        if self._index is None:
+            return waiting
+        state = vectors.state(tx)
+        return waiting + vectors.count_not_indexed(
+            tx, state.generation, min_chunks=self._settings.min_chunks, always=self._default_namespace
+        )
+
+
+def collection(namespace: str, model: str) -> str:
+    """Return the index's name for the vectors of a namespace by a model; opaque, as the index need know neither."""
+    return "c" + hashlib.sha256(f"{namespace}\0{model}".encode()).hexdigest()[:40]

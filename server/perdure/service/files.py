@@ -1,0 +1,238 @@
+"""read_file, write_file and the list of files."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass
+
+from sqlmodel import Session
+
+from perdure import chunking, paths
+from perdure.errors import Conflict, InvalidInput, NotFound, Refused
+from perdure.lines import read_lines
+from perdure.service import checks, times
+from perdure.service.core import Part
+from perdure.service.receipts import Once
+from perdure.store import episodes, files, passages
+from perdure.store.episodes import NewEpisode
+from perdure.tables import FileRow, PassageRow
+from perdure.types import (
+    MAX_INDEXED_FILE_BYTES,
+    MAX_RESULT,
+    MAX_WRITE_BYTES,
+    FileInfo,
+    FileReceipt,
+    FileText,
+    Principal,
+    Span,
+    WriteMode,
+)
+from perdure.workspace import FileStat, Workspace
+
+WRITE_MODES: tuple[WriteMode, ...] = ("write", "create", "append")
+READ_FRAME = 600  # characters left for the line about the file
+
+
+@dataclass(frozen=True, slots=True)
+class _Present:
+    """A file as it is now. `external` tells that the bytes on disk are not those of the last version in SQL."""
+
+    version: int  # 0 if the path never had a file
+    on_disk: FileStat | None
+    external: bool
+    sha256: str
+
+
+class Files(Part):
+    """Files that agents and people share: bytes on disk, versions counted in SQL."""
+
+    def read_file(
+        self, caller: Principal, path: str, *, offset: int = 0, limit: int | None = None, version: int | None = None
+    ) -> FileText:
+        """Return lines of the file as on disk, or as it was in `version`. Raises NotFound, InvalidInput, Refused."""
+        caller.require("files:read")
+        path = paths.normalize(path)
+        workspace = self._core.workspace_of(caller.namespace)
+        with self._core.database.read() as tx:
+            present = _present(tx, workspace, caller.namespace, path)
+            former = version is not None and version != present.version
+            if former and files.get_version(tx, caller.namespace, path, version or 0) is None:
+                raise NotFound(f"{path} has no version {version}; the present one is {present.version}.")
+        shown = version if former and version is not None else present.version
+        if former:
+            data = workspace.read_version(path, str(shown))
+        elif present.on_disk is None:
+            raise NotFound(
+                f"No file at {path!r} in this workspace. write_file creates it; paths are relative, like notes/plan.md."
+            )
+        else:
+            data = workspace.read(path)
+        lines = read_lines(io.BytesIO(data), offset=offset, limit=limit, max_chars=MAX_RESULT - READ_FRAME)
+        notes = lines.notes
+        if present.external and not former:
+            notes = (*notes, "Changed outside Perdure since the last version it wrote.")
+        return FileText(
+            path=path,
+            version=shown,
+            bytes=len(data),
+            text=lines.text,
+            first_line=lines.first_line,
+            last_line=lines.last_line,
+            total_lines=lines.total_lines,
+            truncated=lines.truncated,
+            notes=notes,
+        )
+
+    def write_file(
+        self,
+        caller: Principal,
+        path: str,
+        content: str,
+        *,
+        mode: str = "write",
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> FileReceipt:
+        """Write the file; on disk when this returns, and the former version stays readable.
+
+        `mode` create refuses an existing file, append adds to its end. `expected_version` 0 means: must not exist.
+        Raises Conflict for another version than expected, InvalidInput, Refused.
+        """
+        caller.require("files:write")
+        path = paths.normalize(path)
+        how = checks.one_of(mode, "mode", WRITE_MODES)
+        new = checks.storable(content, "content").encode()
+        if len(new) > MAX_WRITE_BYTES:
+            raise InvalidInput(
+                f"content is {len(new)} bytes; the limit is {MAX_WRITE_BYTES}. Write the rest with mode append."
+            )
+        workspace = self._core.workspace_of(caller.namespace)
+        digest = hashlib.sha256(new).hexdigest()
+        once = Once(caller.namespace, idempotency_key, "write_file", path, digest, how, expected_version)
+        with self._core.database.write() as tx:
+            if (earlier := once.first(tx)) is not None:
+                return FileReceipt(**earlier)
+            present = _present(tx, workspace, caller.namespace, path)
+            _allow(path, present, how, expected_version)
+            if present.external:
+                self._adopt(tx, caller, workspace, path, present)
+            data = workspace.read(path) + new if how == "append" and present.on_disk is not None else new
+            keep = str(present.version) if present.on_disk is not None else None
+            workspace.write(path, data, keep=keep)
+            version = present.version + 1
+            self._record(tx, caller, workspace, path, data, version, "write_file")
+            receipt = FileReceipt(path, version, len(data), created=present.on_disk is None)
+            once.keep(tx, receipt, times.now())
+        self._core.indexer.wake()
+        return receipt
+
+    def list_files(self, caller: Principal) -> list[FileInfo]:
+        """Return every file of the workspace by path, those that were put there from outside included."""
+        caller.require("files:read")
+        workspace = self._core.workspace_of(caller.namespace)
+        with self._core.database.read() as tx:
+            known = {row.path: row for row in files.all_files(tx, caller.namespace)}
+        return sorted(
+            (
+                FileInfo(
+                    path=stat.path,
+                    bytes=stat.bytes,
+                    version=known[stat.path].version if stat.path in known else 1,
+                    modified=times.show(times.store(stat.modified)),
+                )
+                for stat in workspace.walk()
+            ),
+            key=lambda info: info.path,
+        )
+
+    def _adopt(self, tx: Session, caller: Principal, workspace: Workspace, path: str, present: _Present) -> None:
+        """Give the bytes somebody else put on disk their own version, so that replacing them loses nothing."""
+        self._record(tx, caller, workspace, path, workspace.read(path), present.version, "external_change")
+
+    def _record(
+        self,
+        tx: Session,
+        caller: Principal,
+        workspace: Workspace,
+        path: str,
+        data: bytes,
+        version: int,
+        kind: str,
+    ) -> None:
+        now = times.now()
+        episode = NewEpisode(kind, now, now, caller.agent, content=f"version {version}", subject=path)
+        seq = episodes.append(tx, caller.namespace, [episode])[0]
+        row = FileRow(
+            namespace=caller.namespace,
+            path=path,
+            version=version,
+            bytes=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+            mtime_us=_mtime_us(workspace.stat(path)),
+            modified=now,
+        )
+        files.put(tx, row, seq=seq)
+        passages.remove(tx, caller.namespace, "file", path)
+        passages.add(tx, _sections(caller.namespace, path, data, version, seq, now))
+
+
+def _present(tx: Session, workspace: Workspace, namespace: str, path: str) -> _Present:
+    row = files.get(tx, namespace, path)
+    try:
+        on_disk = workspace.stat(path)
+    except NotFound:
+        on_disk = None
+    if on_disk is None:
+        return _Present(row.version if row else 0, None, False, "")
+    if row is not None and on_disk.bytes == row.bytes and _mtime_us(on_disk) == row.mtime_us:
+        return _Present(row.version, on_disk, False, row.sha256)
+    sha256 = hashlib.sha256(workspace.read(path)).hexdigest()
+    if row is not None and sha256 == row.sha256:
+        return _Present(row.version, on_disk, False, sha256)
+    return _Present(row.version + 1 if row else 1, on_disk, True, sha256)
+
+
+def _allow(path: str, present: _Present, mode: WriteMode, expected_version: int | None) -> None:
+    version = present.version if present.on_disk is not None else 0
+    if expected_version is not None and expected_version != version:
+        state = f"is at version {version}" if version else "does not exist"
+        raise Conflict(
+            f"{path} {state}, not at version {expected_version}. Read it again and decide anew; nothing was written."
+        )
+    if mode == "create" and present.on_disk is not None:
+        raise Refused(
+            f"{path} exists ({present.on_disk.bytes} bytes, version {version})."
+            " Use mode write or append, or another path."
+        )
+
+
+def _sections(namespace: str, path: str, data: bytes, version: int, seq: int, now: str) -> list[passages.NewPassage]:
+    """Return the passages of a text file; none for one that is not text, or too large to search."""
+    if len(data) > MAX_INDEXED_FILE_BYTES or b"\0" in data:
+        return []
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return []
+    found: list[passages.NewPassage] = []
+    for span, first, last in chunking.split_lines(text):
+        section = text[span.start : span.end]
+        row = PassageRow(
+            namespace=namespace,
+            type="file",
+            subject=path,
+            seq=seq,
+            at=now,
+            words=chunking.words(section),
+            version=version,
+            first_line=first,
+            last_line=last,
+            text=section,
+        )
+        found.append(passages.NewPassage(row, f"{path}\n{section}", "", [Span(0, len(section))]))
+    return found
+
+
+def _mtime_us(stat: FileStat) -> int:
+    return int(stat.modified.timestamp() * 1_000_000)

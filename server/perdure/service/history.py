@@ -1,0 +1,184 @@
+"""append_history and list_history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlmodel import Session
+
+from perdure import chunking, ranking
+from perdure.errors import InvalidInput
+from perdure.service import checks, cursors, times
+from perdure.service.core import Part
+from perdure.service.receipts import Once
+from perdure.store import episodes, memories, passages
+from perdure.store.episodes import NewEpisode
+from perdure.tables import EpisodeRow, PassageRow
+from perdure.types import MAX_LIMIT, MAX_TURNS, Appended, Episode, HistoryPage, PageMark, Principal, ThreadInfo, Turn
+
+KINDS = ("turn", "remember", "forget", "undo_forget", "write_file", "external_change")
+ROLES_LIMIT = 80
+EPISODE_FRAME = 40  # characters counted per episode besides its text
+
+
+class History(Part):
+    """What happened, in order."""
+
+    def append_history(
+        self, caller: Principal, thread: str, turns: Sequence[Turn], *, idempotency_key: str | None = None
+    ) -> Appended:
+        """Append the turns of a conversation, all or none; on disk when this returns. Raises InvalidInput."""
+        caller.require("memory:write")
+        label = checks.thread(thread) or ""
+        if not turns:
+            raise InvalidInput("turns is empty. Give at least one turn with role and content.")
+        checks.between(len(turns), "the number of turns", 1, MAX_TURNS)
+        now = times.now()
+        new = [_episode(caller, label, turn, n, now) for n, turn in enumerate(turns)]
+        request = [[turn.role, turn.content, turn.name, turn.at] for turn in turns]
+        once = Once(caller.namespace, idempotency_key, "append_history", thread, request)
+        with self._core.database.write() as tx:
+            if (earlier := once.first(tx)) is not None:
+                return Appended(**earlier)
+            # One turn gains a new neighbour, and its own neighbours before it make up the rest of its context.
+            before = episodes.last_turns(tx, caller.namespace, label, ranking.CONTEXT_BEFORE + 1)
+            numbers = episodes.append(tx, caller.namespace, new)
+            self._index_turns(tx, caller.namespace, before, new, numbers)
+            receipt = Appended(label, numbers[0], numbers[-1])
+            once.keep(tx, receipt, now)
+        self._core.indexer.wake()
+        return receipt
+
+    def _index_turns(
+        self, tx: Session, namespace: str, before: list[EpisodeRow], new: list[NewEpisode], numbers: list[int]
+    ) -> None:
+        """Store the turns as passages, each with its neighbours; the last turn before them gains its next."""
+        texts = [row.content or "" for row in before] + [episode.content or "" for episode in new]
+        start = len(before)
+        fresh: list[passages.NewPassage] = []
+        for n, (episode, seq) in enumerate(zip(new, numbers, strict=True), start):
+            author = episode.name or episode.role or ""
+            words = chunking.words(texts[n])
+            row = PassageRow(
+                namespace=namespace,
+                type="turn",
+                subject=str(seq),
+                seq=seq,
+                at=episode.at,
+                thread=episode.thread,
+                author=author,
+                words=words,
+            )
+            body = f"[{times.day_in_words(episode.at)}] {author}: {texts[n]}"
+            fresh.append(passages.NewPassage(row, body, _context(texts, n, words), chunking.split(texts[n])))
+        passages.add(tx, fresh)
+        if before:
+            for row in passages.of_subject(tx, namespace, "turn", str(before[-1].seq)):
+                assert row.id is not None
+                passages.set_context(tx, row.id, _context(texts, start - 1, row.words))
+
+    def list_history(
+        self,
+        caller: Principal,
+        *,
+        thread: str | None = None,
+        kinds: Sequence[str] = (),
+        since: str | None = None,
+        until: str | None = None,
+        order: str = "newest",
+        limit: int = 50,
+        max_chars: int = 16000,
+        cursor: str | None = None,
+    ) -> HistoryPage:
+        """Return one page of episodes, or of threads for kinds=["thread"]. Raises InvalidInput."""
+        caller.require("history:read")
+        label = checks.thread(thread)
+        wanted = tuple(checks.one_of(kind, "kinds", ("thread", *KINDS)) for kind in kinds)
+        newest = checks.order(order) == "newest"
+        checks.between(limit, "limit", 1, MAX_LIMIT)
+        checks.max_chars(max_chars)
+        first, last = since and times.parse(since, "since"), until and times.parse_end(until, "until")
+        request = cursors.digest(caller.namespace, "list_history", label, list(wanted), first, last, newest)
+        after = cursors.position(cursor, request)
+        with self._core.database.read() as tx:
+            if "thread" in wanted:
+                if len(wanted) > 1 or label is not None:
+                    raise InvalidInput('kinds=["thread"] lists the threads; leave out other kinds and thread.')
+                threads = episodes.threads(
+                    tx, caller.namespace, since=first, until=last, newest_first=newest, after=after, limit=limit + 1
+                )
+                return _threads_page(threads, request, limit, max_chars)
+            found = episodes.page(
+                tx,
+                caller.namespace,
+                thread=label,
+                kinds=wanted,
+                since=first,
+                until=last,
+                newest_first=newest,
+                after=after,
+                limit=limit + 1,
+            )
+            shown = _with_statements(tx, caller.namespace, found[:limit])
+        return _episodes_page(shown, request, more=len(found) > limit, max_chars=max_chars)
+
+
+def _episode(caller: Principal, thread: str, turn: Turn, n: int, now: str) -> NewEpisode:
+    where = f"turns[{n}]"
+    return NewEpisode(
+        kind="turn",
+        at=times.parse(turn.at, f"{where}.at") if turn.at else now,
+        recorded_at=now,
+        agent=caller.agent,
+        thread=thread,
+        role=checks.label(turn.role, f"{where}.role", limit=ROLES_LIMIT),
+        name=checks.label(turn.name, f"{where}.name", limit=ROLES_LIMIT) if turn.name else None,
+        content=checks.text(turn.content, f"{where}.content"),
+    )
+
+
+def _context(texts: Sequence[str], n: int, own_words: int) -> str:
+    before = texts[max(0, n - ranking.CONTEXT_BEFORE) : n]
+    return ranking.context(before, own_words, texts[n + 1 : n + 1 + ranking.CONTEXT_AFTER])
+
+
+def _with_statements(tx: Session, namespace: str, found: Sequence[Episode]) -> list[Episode]:
+    """Show what was remembered, unless it was forgotten since: forgetting hides it here too."""
+    ids = [episode.subject for episode in found if episode.kind == "remember" and episode.subject]
+    rows = memories.load(tx, namespace, ids) if ids else {}
+    shown: list[Episode] = []
+    for episode in found:
+        row = rows.get(episode.subject or "")
+        content = row.content if row is not None and row.forgotten_at is None else episode.content
+        shown.append(replace(episode, content=content, at=times.show(episode.at)))
+    return shown
+
+
+def _fitting(sizes: Sequence[int], max_chars: int) -> int:
+    """Return how many items fit, one at least."""
+    total = 0
+    for n, size in enumerate(sizes):
+        total += size
+        if total > max_chars:
+            return max(n, 1)
+    return len(sizes)
+
+
+def _episodes_page(shown: list[Episode], request: str, *, more: bool, max_chars: int) -> HistoryPage:
+    n = _fitting([len(episode.content or "") + EPISODE_FRAME for episode in shown], max_chars)
+    if not shown:
+        return HistoryPage()
+    mark = PageMark(request, tuple(episode.seq for episode in shown[:n]))
+    return HistoryPage(tuple(shown[:n]), next_cursor=mark.after(n) if more or n < len(shown) else None, mark=mark)
+
+
+def _threads_page(threads: list[tuple[int, ThreadInfo]], request: str, limit: int, max_chars: int) -> HistoryPage:
+    n = _fitting([len(info.thread) + 2 * EPISODE_FRAME for _, info in threads[:limit]], max_chars)
+    if not threads:
+        return HistoryPage()
+    mark = PageMark(request, tuple(seq for seq, _ in threads[:n]))
+    shown = tuple(
+        replace(info, first_at=times.show(info.first_at), last_at=times.show(info.last_at)) for _, info in threads[:n]
+    )
+    return HistoryPage(threads=shown, next_cursor=mark.after(n) if n < len(threads) else None, mark=mark)

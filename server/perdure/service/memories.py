@@ -1,0 +1,234 @@
+"""remember and forget."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import update
+from sqlmodel import Session, col
+
+from perdure import chunking, types
+from perdure.embedders import Vector
+from perdure.errors import Conflict, InvalidInput, NotFound, Refused
+from perdure.service import checks, times
+from perdure.service.core import Part
+from perdure.service.receipts import Once
+from perdure.store import episodes, memories, passages
+from perdure.store.episodes import NewEpisode
+from perdure.tables import MemoryRow, PassageRow
+from perdure.types import Forgotten, Principal, Receipt, Similar
+
+RECOVERABLE_DAYS = 30
+SIMILAR_AT_LEAST = 0.92  # cosine of bge-small between restatements; unrelated short notes stay below 0.75
+SIMILAR_AT_MOST = 3
+
+
+class Memories(Part):
+    """Durable statements."""
+
+    def remember(
+        self,
+        caller: Principal,
+        content: str,
+        *,
+        key: str | None = None,
+        kind: str = "note",
+        tags: Sequence[str] = (),
+        thread: str | None = None,
+        source: str = "agent",
+        at: str | None = None,
+        expires_at: str | None = None,
+        supersedes: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Receipt:
+        """Store a statement; when this returns it is on disk, and found by words.
+
+        With `key` it supersedes the memory that holds the key, with `supersedes` the one of that id. The same text
+        under the same key is stored once. `at` is when it was said or happened. Raises InvalidInput, NotFound.
+        """
+        caller.require("memory:write")
+        now = times.now()
+        row = MemoryRow(
+            id=_new_id(),
+            namespace=caller.namespace,
+            seq=0,
+            content=checks.text(content, "content"),
+            fingerprint="",
+            key=checks.key(key),
+            kind=checks.one_of(kind, "kind", types.MEMORY_KINDS),
+            tags=json.dumps(checks.tags(tags), ensure_ascii=False),
+            details=json.dumps(checks.metadata(metadata), ensure_ascii=False),
+            thread=checks.thread(thread),
+            source=checks.one_of(source, "source", types.SOURCES),
+            agent=caller.agent,
+            at=times.parse(at, "at") if at else now,
+            recorded_at=now,
+            expires_at=times.parse(expires_at, "expires_at") if expires_at else None,
+        )
+        row.fingerprint = checks.fingerprint(row.content, row.key)
+        request = (content, key, kind, list(tags), thread, source, at, expires_at, supersedes, dict(metadata or {}))
+        once = Once(caller.namespace, idempotency_key, "remember", *request)
+        alone = self._core.pace.begin()
+        try:
+            with self._core.database.write() as tx:
+                if (earlier := once.first(tx)) is not None:
+                    return Receipt(**{**earlier, "superseded": tuple(earlier["superseded"]), "similar": ()})
+                receipt, chunks = self._store(tx, row, supersedes)
+                once.keep(tx, receipt, now)
+            return self._embedded(receipt, row, chunks, alone=alone)
+        finally:
+            self._core.pace.end()
+
+    def _store(self, tx: Session, row: MemoryRow, supersedes: str | None) -> tuple[Receipt, list[int]]:
+        replaced = self._superseded(tx, row, supersedes)
+        same = memories.find_same(tx, row.namespace, row.fingerprint)
+        if same is not None and same.id not in {old.id for old in replaced if old.id == supersedes}:
+            same.seen += 1
+            return Receipt(id=same.id, created=False, duplicate=True), []
+        episode = NewEpisode("remember", row.at, row.recorded_at, row.agent, thread=row.thread, subject=row.id)
+        row.seq = episodes.append(tx, row.namespace, [episode])[0]
+        tags = memories.tags_of(row)
+        memories.add(tx, row, tags)
+        for old in replaced:
+            old.superseded_by, old.superseded_at = row.id, row.at
+            _mark_passages(tx, old, superseded_at=row.at)
+        passage = PassageRow(
+            namespace=row.namespace,
+            type="memory",
+            subject=row.id,
+            seq=row.seq,
+            at=row.at,
+            thread=row.thread,
+            key=row.key,
+            kind=row.kind,
+            words=chunking.words(row.content),
+            expires_at=row.expires_at,
+        )
+        # The key and the tags are words a question may use though the statement does not.
+        body = f"[{times.day_in_words(row.at)}] {row.content}\n{row.key or ''} {' '.join(tags)}"
+        new = passages.NewPassage(passage, body, "", chunking.split(row.content))
+        chunks = passages.add(tx, [new])[0]
+        return Receipt(id=row.id, created=True, superseded=tuple(old.id for old in replaced)), chunks
+
+    def _superseded(self, tx: Session, row: MemoryRow, supersedes: str | None) -> list[MemoryRow]:
+        replaced = memories.holders(tx, row.namespace, row.key) if row.key else []
+        if supersedes is not None:
+            old = memories.get(tx, row.namespace, supersedes)
+            if old is None or old.forgotten_at is not None:
+                raise NotFound(f"No memory {supersedes!r} to supersede. recall shows the ids.")
+            if old.superseded_by is not None:
+                raise Conflict(f"{supersedes} is already superseded by {old.superseded_by}. Supersede that one.")
+            if old.id not in {other.id for other in replaced}:
+                replaced.append(old)
+        return replaced
+
+    def _embedded(self, receipt: Receipt, row: MemoryRow, chunks: list[int], *, alone: bool) -> Receipt:
+        # Commit came first: an embedding failure must not lose the memory.
+        indexer = self._core.indexer
+        if not receipt.created:
+            return receipt
+        vector: Vector | None = None
+        if alone and (model := indexer.model()) is not None:
+            vector = indexer.embed_now(chunks, model=model)
+            if vector is not None:
+                similar = self._similar(row, vector, model)
+                receipt = Receipt(receipt.id, True, superseded=receipt.superseded, similar=similar, indexed=True)
+        indexer.wake()
+        return receipt
+
+    def _similar(self, row: MemoryRow, vector: Vector, model: str) -> tuple[Similar, ...]:
+        """Return other memories in force that say nearly the same; looked for by the index or in a small store only."""
+        reach = passages.Reach(types=("memory",), now=times.now())
+        near = self._core.indexer.nearest(row.namespace, vector, SIMILAR_AT_MOST * 4, model=model)
+        with self._core.database.read() as tx:
+            below = None if near is None else near.generation
+            if below is None and sum(passages.count(tx, row.namespace, reach).values()) > self._exact_max():
+                return ()
+            found = passages.search_exact(
+                tx, row.namespace, vector, reach, SIMILAR_AT_MOST + 1, model=model, below_generation=below
+            )
+            scores = {id: score for id, score in (*found, *(near.chunks if near else ())) if score >= SIMILAR_AT_LEAST}
+            owners = passages.passages_of(tx, scores)
+            allowed = passages.candidates(tx, row.namespace, reach, owners.values())
+            subjects = {id: passage.subject for id, passage in passages.load(tx, row.namespace, list(allowed)).items()}
+            rows = memories.load(tx, row.namespace, list(subjects.values()))
+        best: dict[str, float] = {}
+        for chunk, passage in owners.items():
+            if (id := subjects.get(passage)) is not None and id != row.id:
+                best[id] = max(best.get(id, -1.0), scores[chunk])
+        order = sorted(best, key=lambda id: -best[id])[:SIMILAR_AT_MOST]
+        return tuple(Similar(id, rows[id].content, round(best[id], 3)) for id in order if id in rows)
+
+    def _exact_max(self) -> int:
+        return self._core.settings.index.exact_max_chunks
+
+    def forget(
+        self,
+        caller: Principal,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        reason: str | None = None,
+        undo: bool = False,
+    ) -> Forgotten:
+        """Hide a memory everywhere at once, or bring it back within 30 days. Raises NotFound, Refused, Conflict."""
+        caller.require("memory:write")
+        if (id is None) == (key is None):
+            raise InvalidInput("Pass either id or key of the memory to forget.")
+        if reason is not None:
+            checks.storable(reason, "reason")
+        now = times.now()
+        with self._core.database.write() as tx:
+            row = self._to_forget(tx, caller.namespace, id, checks.key(key), undo=undo)
+            if undo:
+                self._bring_back(tx, row, now)
+            elif row.forgotten_at is None:
+                row.forgotten_at = now
+                _mark_passages(tx, row, hidden=True)
+            kind = "undo_forget" if undo else "forget"
+            episode = NewEpisode(kind, now, now, caller.agent, thread=row.thread, content=reason, subject=row.id)
+            episodes.append(tx, caller.namespace, [episode])
+            until = None if row.forgotten_at is None else times.later(row.forgotten_at, RECOVERABLE_DAYS)
+            return Forgotten(row.id, not undo, times.show(until) if until else None)
+
+    def _to_forget(self, tx: Session, namespace: str, id: str | None, key: str | None, *, undo: bool) -> MemoryRow:
+        if id is not None:
+            row = memories.get(tx, namespace, id)
+        elif undo:
+            row = memories.last_forgotten(tx, namespace, key or "")
+        else:
+            row = next(iter(memories.holders(tx, namespace, key or "")), None)
+        if row is None:
+            named = f"id {id!r}" if id is not None else f"key {key!r}"
+            raise NotFound(
+                f"No memory with {named} here. recall shows the ids; turns and files are not forgotten this way."
+            )
+        return row
+
+    def _bring_back(self, tx: Session, row: MemoryRow, now: str) -> None:
+        if row.forgotten_at is None:
+            return
+        if times.later(row.forgotten_at, RECOVERABLE_DAYS) < now:
+            raise Refused(f"{row.id} was forgotten more than {RECOVERABLE_DAYS} days ago. Remember it again instead.")
+        if row.key and row.superseded_by is None and (holders := memories.holders(tx, row.namespace, row.key)):
+            raise Conflict(f"The key {row.key!r} is held by {holders[0].id} now. Forget that one first.")
+        row.forgotten_at = None
+        _mark_passages(tx, row, hidden=False)
+
+
+def _mark_passages(tx: Session, row: MemoryRow, **values: object) -> None:
+    statement = update(PassageRow).where(
+        col(PassageRow.namespace) == row.namespace,
+        col(PassageRow.type) == "memory",
+        col(PassageRow.subject) == row.id,
+    )
+    tx.connection().execute(statement.values(**values))
+
+
+def _new_id() -> str:
+    """Return an id that rises with time and cannot be guessed: 48 bits of milliseconds, 40 random bits."""
+    return f"mem_{int(time.time() * 1000):012x}{secrets.token_hex(5)}"

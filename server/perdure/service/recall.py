@@ -1,0 +1,311 @@
+"""recall: candidates by words and by vectors, one ranking, an honest envelope."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from sqlmodel import Session
+
+from perdure import ranking
+from perdure.embedders import Vector
+from perdure.indexer import Nearest
+from perdure.service import checks, cursors, times
+from perdure.service.core import Part
+from perdure.store import episodes, memories, passages
+from perdure.tables import EpisodeRow, MemoryRow, PassageRow
+from perdure.types import MAX_LIMIT, Hit, PageMark, Principal, Recall
+
+POOL = 100  # candidates of each channel: R@10 did not move beyond it
+OVERFETCH = 3  # of the index, which knows no filters
+MAX_WIDENED = 4_000  # neighbours asked of the index before exact search is cheaper
+FLOOR_SAMPLE = 64  # stored vectors whose lowest cosine to the query counts as unrelated
+HIT_FRAME = 20  # characters counted per hit besides its content
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    text: str
+    reach: passages.Reach
+    filtered: bool
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the channels brought up, before it is ranked."""
+
+    words: dict[int, float]
+    cosines: dict[int, list[float]]
+    allowed: dict[int, passages.Candidate]
+    floor: float | None
+    channels: list[str]
+    degraded: list[str]
+    searched: dict[str, int]
+    pending: int
+    authors: list[str]
+
+
+class Recalling(Part):
+    """Finding memories, turns and files by what they say."""
+
+    def recall(
+        self,
+        caller: Principal,
+        query: str,
+        *,
+        limit: int = 10,
+        max_chars: int = 8000,
+        include: Sequence[str] = ("memories", "history", "files"),
+        tags: Sequence[str] = (),
+        kind: str | None = None,
+        thread: str | None = None,
+        key: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        as_of: str | None = None,
+        min_score: float | None = None,
+        explain: bool = False,
+        cursor: str | None = None,
+    ) -> Recall:
+        """Return what is known about `query`, best first. Raises InvalidInput.
+
+        `since`/`until` bound when it was said or happened; `as_of` answers from what was believed then.
+        """
+        caller.require("memory:read")
+        text = checks.query(query)
+        checks.between(limit, "limit", 1, MAX_LIMIT)
+        checks.max_chars(max_chars)
+        reach = passages.Reach(
+            types=checks.include(include),
+            now=times.now(),
+            kind=kind,
+            thread=checks.thread(thread),
+            key=checks.key(key),
+            tags=checks.tags(tags),
+            since=times.parse(since, "since") if since else None,
+            until=times.parse_end(until, "until") if until else None,
+            as_of=times.parse_end(as_of, "as_of") if as_of else None,
+        )
+        asked = (text, list(include), list(tags), kind, thread, key, since, until, as_of, min_score)
+        request = cursors.digest(caller.namespace, "recall", *asked)
+        offset = cursors.position(cursor, request) or 0
+        filtered = any((tags, kind, thread, key, since, until, as_of)) or len(reach.types) < 3
+        found = self._search(caller.namespace, _Question(text, reach, filtered))
+        ranked = _rank(text, found)
+        kept = [r for r in ranked if min_score is None or r.score >= min_score]
+        with self._core.database.read() as tx:
+            hits = _load(tx, caller.namespace, kept[offset : offset + limit], explain=explain)
+            stored = bool(hits) or passages.any_stored(tx, caller.namespace)
+        shown = _within(hits, max_chars)
+        return self._envelope(text, found, ranked, kept, shown, offset, request, stored=stored)
+
+    def _search(self, namespace: str, question: _Question) -> _Found:
+        core, reach = self._core, question.reach
+        model = core.indexer.model()
+        # The model works in its own process, so the words are looked up meanwhile.
+        asking: Future[Vector | None] | None = (
+            core.pool.submit(core.indexer.embed_query, question.text) if model is not None else None
+        )
+        terms = ranking.query_terms(question.text)
+        with core.database.read() as tx:
+            words = dict(passages.search_words(tx, namespace, terms, reach, POOL))
+            searched = passages.count(tx, namespace, reach)
+            pending = passages.count_pending(tx, namespace, model)
+            authors = passages.authors(tx, namespace)
+        vector = asking.result() if asking is not None else None
+        found = _Found(words, {}, {}, None, ["words"], self._weaknesses(model, vector), searched, pending, authors)
+        total = sum(searched.values())
+        near = self._near(namespace, vector, model, total, question) if vector is not None else None
+        with core.database.read() as tx:
+            if vector is not None and model is not None:
+                self._add_vectors(tx, namespace, vector, model, near, question, total, found)
+            found.allowed = passages.candidates(tx, namespace, reach, {*words, *found.cosines})
+        return found
+
+    def _near(
+        self, namespace: str, vector: Vector, model: str | None, total: int, question: _Question
+    ) -> Nearest | None:
+        """Ask the index where it is faster than reading every vector in reach."""
+        settings = self._core.settings.index
+        if model is None or settings.kind == "none" or total <= settings.exact_max_chunks:
+            return None
+        k = POOL * OVERFETCH if question.filtered else POOL
+        while True:
+            near = self._core.indexer.nearest(namespace, vector, k, model=model)
+            if near is None or not question.filtered or len(near.chunks) < k:
+                return near
+            with self._core.database.read() as tx:
+                owners = passages.passages_of(tx, (id for id, _ in near.chunks))
+                enough = len(passages.candidates(tx, namespace, question.reach, owners.values())) >= min(POOL, total)
+            if enough:
+                return near
+            if k >= MAX_WIDENED:
+                return None  # few of the nearest pass the filter: reading those that do is exact and quicker
+            k *= 4
+
+    def _add_vectors(
+        self,
+        tx: Session,
+        namespace: str,
+        vector: Vector,
+        model: str,
+        near: Nearest | None,
+        question: _Question,
+        total: int,
+        found: _Found,
+    ) -> None:
+        indexer, settings = self._core.indexer, self._core.settings.index
+        if near is None and total > settings.exact_max_chunks and settings.kind != "none" and indexer.index_trouble:
+            found.degraded.append(f"vector index: {indexer.index_trouble}; searched exactly instead")
+        below = None if near is None else near.generation
+        # What the index does not hold yet is read exactly: a vector counts from the moment it is stored.
+        exact = passages.search_exact(tx, namespace, vector, question.reach, POOL, model=model, below_generation=below)
+        chunks = [id for id, _ in exact] + ([id for id, _ in near.chunks] if near else [])
+        owners = set(passages.passages_of(tx, chunks).values())
+        found.cosines = passages.cosines(tx, vector, {*owners, *found.words}, model=model)
+        sample = passages.sample(tx, namespace, FLOOR_SAMPLE, model=model)
+        if sample is not None:
+            found.floor = float((sample @ vector).min())
+            found.channels.append("vectors")
+
+    def _weaknesses(self, model: str | None, vector: Vector | None) -> list[str]:
+        if self._core.settings.embedder.kind == "none" or vector is not None:
+            return []
+        return [f"words only: {self._core.indexer.embedder_trouble or 'the embedder does not answer'}"]
+
+    def _envelope(
+        self,
+        text: str,
+        found: _Found,
+        ranked: Sequence[ranking.Ranked],
+        kept: Sequence[ranking.Ranked],
+        shown: Sequence[Hit],
+        offset: int,
+        request: str,
+        *,
+        stored: bool,
+    ) -> Recall:
+        mark = PageMark(request, tuple(range(offset + 1, offset + len(shown) + 1))) if shown else None
+        more = mark is not None and offset + len(shown) < len(kept)
+        embedder = self._core.indexer.embedder
+        terms = ranking.query_terms(text)
+        heard = sum(term in shown[0].content.lower() for term in terms) / len(terms) if shown and terms else 0.0
+        weak_below = embedder.weak_below if embedder is not None and found.floor is not None else None
+        names = {"memory": "memories", "turn": "history", "file": "files"}
+        return Recall(
+            hits=tuple(shown),
+            searched={name: found.searched.get(type, 0) for type, name in names.items()},
+            channels=tuple(found.channels),
+            pending=found.pending,
+            degraded=tuple(found.degraded),
+            confidence=ranking.confidence(ranked, weak_below=weak_below, terms_found=heard),
+            empty_reason=None if shown else _why_empty(found, ranked, stored=stored),
+            next_cursor=mark.after(len(shown)) if more and mark else None,
+            mark=mark,
+        )
+
+
+def _rank(text: str, found: _Found) -> list[ranking.Ranked]:
+    scored = [
+        ranking.Scored(
+            id=id,
+            words_score=found.words.get(id, 0.0),
+            cosines=found.cosines.get(id, ()),
+            author=candidate.author,
+            thread=candidate.thread if candidate.type == "turn" else None,
+            words=candidate.words,
+        )
+        for id, candidate in found.allowed.items()
+    ]
+    return ranking.rank(scored, floor=found.floor, author=ranking.named_author(text, found.authors))
+
+
+def _why_empty(found: _Found, ranked: Sequence[ranking.Ranked], *, stored: bool) -> str:
+    if not stored:
+        return "nothing_stored"
+    if not sum(found.searched.values()):
+        return "filtered_out"
+    if not ranked and (found.pending or found.degraded):
+        return "index_not_ready"
+    return "below_min_score"
+
+
+def _load(tx: Session, namespace: str, ranked: Sequence[ranking.Ranked], *, explain: bool) -> list[Hit]:
+    rows = passages.load(tx, namespace, [r.id for r in ranked])
+    known = memories.load(tx, namespace, [row.subject for row in rows.values() if row.type == "memory"])
+    turns = episodes.load(tx, namespace, [row.seq for row in rows.values() if row.type == "turn"])
+    hits: list[Hit] = []
+    for r in ranked:
+        if (row := rows.get(r.id)) is None:
+            continue
+        hit = _hit(row, known.get(row.subject), turns.get(row.seq), r, explain=explain)
+        if hit is not None:
+            hits.append(hit)
+    return hits
+
+
+def _hit(
+    row: PassageRow, memory: MemoryRow | None, turn: EpisodeRow | None, r: ranking.Ranked, *, explain: bool
+) -> Hit | None:
+    parts = {**r.parts, **({"cosine": r.cosine} if r.cosine is not None else {})} if explain else None
+    score, at = round(r.score, 4), times.show(row.at)
+    if row.type == "memory":
+        if memory is None:
+            return None
+        return Hit(
+            type="memory",
+            id=memory.id,
+            content=memory.content,
+            score=score,
+            at=at,
+            source=memory.source,
+            key=memory.key,
+            kind=memory.kind,
+            tags=memories.tags_of(memory),
+            thread=memory.thread,
+            metadata=memories.metadata_of(memory),
+            superseded_by=memory.superseded_by,
+            explain=parts,
+        )
+    if row.type == "turn":
+        if turn is None:
+            return None
+        return Hit(
+            type="turn",
+            id=f"turn_{row.seq}",
+            content=turn.content or "",
+            score=score,
+            at=at,
+            source=turn.role,
+            author=turn.name or turn.role,
+            thread=turn.thread,
+            explain=parts,
+        )
+    lines = (row.first_line or 0, row.last_line or 0)
+    return Hit(
+        type="file",
+        id=f"file_{row.id}",
+        content=row.text or "",
+        score=score,
+        at=at,
+        path=row.subject,
+        version=row.version,
+        lines=lines,
+        explain=parts,
+    )
+
+
+def _within(hits: Sequence[Hit], max_chars: int) -> list[Hit]:
+    """Return the first hits that fit. A first one that is too long alone is cut, and says so."""
+    kept: list[Hit] = []
+    room = max_chars
+    for hit in hits:
+        room -= len(hit.content) + HIT_FRAME
+        if room < 0 and kept:
+            break
+        if room < 0:
+            note = f" … [{len(hit.content)} characters in all]"
+            hit = replace(hit, content=hit.content[: max_chars - HIT_FRAME - len(note)] + note)
+        kept.append(hit)
+    return kept

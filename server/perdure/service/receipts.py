@@ -1,0 +1,53 @@
+"""Idempotency: the same key again returns the first receipt and writes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from typing import Any
+
+from sqlmodel import Session
+
+from perdure.errors import Conflict
+from perdure.service import checks
+from perdure.store import episodes
+from perdure.tables import IdempotencyRow
+from perdure.types import Appended, FileReceipt, Receipt
+
+MAX_IDEMPOTENCY_KEY = 200
+
+
+class Once:
+    """One write under an optional idempotency key: look for its first receipt, then keep the new one."""
+
+    def __init__(self, namespace: str, key: str | None, tool: str, *request: object) -> None:
+        self._namespace = namespace
+        self._key = checks.label(key, "idempotency_key", limit=MAX_IDEMPOTENCY_KEY)
+        self._tool = tool
+        self._request = hashlib.sha256(json.dumps([tool, *request], sort_keys=True).encode()).hexdigest()
+
+    def first(self, tx: Session) -> dict[str, Any] | None:  # Any: the fields of whichever receipt it was
+        """Return the first receipt's fields. Raises Conflict if the key was used for something else."""
+        if self._key is None or (row := episodes.first_receipt(tx, self._namespace, self._key)) is None:
+            return None
+        if row.request != self._request:
+            raise Conflict(
+                f"idempotency_key {self._key!r} was used for another call ({row.tool}). Use a new key for a new write."
+            )
+        return json.loads(row.receipt)
+
+    def keep(self, tx: Session, receipt: Receipt | Appended | FileReceipt, at: str) -> None:
+        if self._key is None:
+            return
+        episodes.keep_receipt(
+            tx,
+            IdempotencyRow(
+                namespace=self._namespace,
+                key=self._key,
+                tool=self._tool,
+                request=self._request,
+                receipt=json.dumps(asdict(receipt)),
+                at=at,
+            ),
+        )

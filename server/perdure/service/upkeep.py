@@ -1,0 +1,72 @@
+"""status and reindex: what an operator asks of the service."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from perdure import __version__, migrations
+from perdure.service.core import Part
+from perdure.store import passages, vectors
+from perdure.types import Principal
+
+
+class Upkeep(Part):
+    """How the store is, and how to make its derived parts anew."""
+
+    def status(self, caller: Principal) -> dict[str, Any]:  # Any: a tree of JSON values, for people and probes
+        """Return counts, pending work, workers, versions and where the data lies."""
+        caller.require("memory:read")
+        core = self._core
+        indexer = core.indexer
+        with core.database.read() as tx:
+            state = vectors.state(tx)
+            counts = passages.totals(tx, caller.namespace)
+            pending = vectors.count_all_pending(tx)
+            not_indexed = vectors.count_not_indexed(
+                tx,
+                state.generation,
+                min_chunks=core.settings.index.min_chunks,
+                always=core.settings.namespace,
+            )
+            schema = migrations.schema_version(tx.connection())
+        model = indexer.model()
+        return {
+            "namespace": caller.namespace,
+            "agent": caller.agent,
+            "data_dir": str(core.settings.data_dir),
+            "stored": counts,
+            "pending": {"embedding": pending, "index": not_indexed if core.settings.index.kind != "none" else 0},
+            "embedder": {
+                "kind": core.settings.embedder.kind,
+                "model": model or state.model,
+                "trouble": indexer.embedder_trouble,
+            },
+            "index": {
+                "kind": core.settings.index.kind,
+                "generation": state.generation,
+                "trouble": indexer.index_trouble,
+            },
+            "workers": indexer.workers(),
+            "versions": {
+                "perdure": __version__,
+                "schema": schema,
+                "sqlite": sqlite3.sqlite_version,
+                "chromadb": version("chromadb"),
+                "mcp": version("mcp"),
+            },
+        }
+
+    def reindex(self, caller: Principal, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+        """Make the index anew, and the vectors if the model changed. Calls progress(done, total)."""
+        caller.require("memory:write")
+        done = self._core.indexer.rebuild(progress or (lambda done, total: None))
+        return {"chunks": done, **self.status(caller)["index"]}
+
+    def close(self) -> None:
+        """End the sweep and let go of the stores; what is pending stays pending."""
+        self._core.indexer.close()
+        self._core.pool.shutdown(wait=False, cancel_futures=True)
+        self._core.database.close()

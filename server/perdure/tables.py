@@ -1,0 +1,187 @@
+"""SQLModel tables. Row types never leave store/. Times are text in one fixed UTC form, so that they sort as text."""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Index, LargeBinary, Text, text
+from sqlmodel import Field, SQLModel
+
+EMBEDDING_PENDING = text("embedding IS NULL AND deleted = 0")
+TOMBSTONE = text("deleted = 1")
+
+
+class EpisodeRow(SQLModel, table=True):
+    """One thing that happened. `seq` orders all episodes of the store and is never given twice."""
+
+    __tablename__ = "episode"  # pyright: ignore[reportAssignmentType] SQLModel types it as a declared_attr
+    __table_args__ = (
+        Index("episode_by_namespace", "namespace", "seq"),
+        Index("episode_by_thread", "namespace", "thread", "seq"),
+        {"sqlite_autoincrement": True},
+    )
+
+    seq: int | None = Field(default=None, primary_key=True)
+    namespace: str
+    kind: str
+    at: str
+    recorded_at: str
+    agent: str
+    thread: str | None = None
+    role: str | None = None
+    name: str | None = None
+    content: str | None = Field(default=None, sa_column=Column(Text))
+    subject: str | None = None
+
+
+class MemoryRow(SQLModel, table=True):
+    """One durable statement. `fingerprint` is equal for the same normalized text under the same key."""
+
+    __tablename__ = "memory"  # pyright: ignore[reportAssignmentType]
+    __table_args__ = (
+        Index("memory_by_fingerprint", "namespace", "fingerprint"),
+        Index("memory_by_key", "namespace", "key"),
+    )
+
+    id: str = Field(primary_key=True)
+    namespace: str
+    seq: int = Field(foreign_key="episode.seq")
+    content: str = Field(sa_column=Column(Text, nullable=False))
+    fingerprint: str
+    key: str | None = None
+    kind: str
+    tags: str = Field(sa_column=Column(Text, nullable=False))  # JSON list, in the order given
+    details: str = Field(sa_column=Column("metadata", Text, nullable=False))  # JSON object of strings
+    thread: str | None = None
+    source: str
+    agent: str
+    at: str
+    recorded_at: str
+    expires_at: str | None = None
+    superseded_by: str | None = None
+    superseded_at: str | None = None
+    forgotten_at: str | None = None
+    seen: int = 1
+
+
+class MemoryTagRow(SQLModel, table=True):
+    """A tag of a memory, for filters."""
+
+    __tablename__ = "memory_tag"  # pyright: ignore[reportAssignmentType]
+
+    namespace: str = Field(primary_key=True)
+    tag: str = Field(primary_key=True)
+    memory_id: str = Field(primary_key=True, foreign_key="memory.id")
+
+
+class FileRow(SQLModel, table=True):
+    """The present version of a file, as last written through Perdure; the bytes lie in the workspace."""
+
+    __tablename__ = "file"  # pyright: ignore[reportAssignmentType]
+
+    namespace: str = Field(primary_key=True)
+    path: str = Field(primary_key=True)
+    version: int
+    bytes: int
+    sha256: str
+    mtime_us: int
+    modified: str
+
+
+class FileVersionRow(SQLModel, table=True):
+    """One version a file had, from 1 up."""
+
+    __tablename__ = "file_version"  # pyright: ignore[reportAssignmentType]
+
+    namespace: str = Field(primary_key=True)
+    path: str = Field(primary_key=True)
+    version: int = Field(primary_key=True)
+    bytes: int
+    sha256: str
+    at: str
+    seq: int = Field(foreign_key="episode.seq")
+
+
+class PassageRow(SQLModel, table=True):
+    """What recall returns as one hit: a memory, a turn, or some lines of a file. Repeats what filters ask for.
+
+    `subject` is the memory's id, the episode's seq or the file's path; `text` is kept for files only, whose bytes may
+    change under us. Its words stand in the full-text table passage_fts under the same id.
+    """
+
+    __tablename__ = "passage"  # pyright: ignore[reportAssignmentType]
+    __table_args__ = (
+        Index("passage_by_subject", "namespace", "type", "subject"),
+        Index("passage_by_thread", "namespace", "thread", "seq"),
+        Index("passage_in_reach", "namespace", "hidden", "type", "superseded_at", "expires_at", "at"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    namespace: str
+    type: str
+    subject: str
+    seq: int
+    at: str
+    thread: str | None = None
+    author: str | None = None
+    key: str | None = None
+    kind: str | None = None
+    words: int
+    hidden: bool = False
+    superseded_at: str | None = None
+    expires_at: str | None = None
+    version: int | None = None
+    first_line: int | None = None
+    last_line: int | None = None
+    text: str | None = Field(default=None, sa_column=Column(Text))
+
+
+class ChunkRow(SQLModel, table=True):
+    """The piece of a passage that is embedded: characters `start` to `end` of its text.
+
+    `embedding` is float32, little-endian, unit length, made by `model`; NULL while pending. `generation` is the newest
+    generation of the index that holds it, 0 for none. A deleted chunk stays as a tombstone until the index dropped it.
+    """
+
+    __tablename__ = "chunk"  # pyright: ignore[reportAssignmentType]
+    __table_args__ = (
+        Index("chunk_by_passage", "passage_id"),
+        Index("chunk_by_generation", "namespace", "generation"),
+        Index("chunk_pending", "id", sqlite_where=EMBEDDING_PENDING),
+        Index("chunk_tombstone", "id", sqlite_where=TOMBSTONE),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    namespace: str
+    passage_id: int | None = None
+    start: int
+    end: int
+    model: str | None = None
+    embedding: bytes | None = Field(default=None, sa_column=Column(LargeBinary))
+    generation: int = 0
+    attempts: int = 0
+    deleted: bool = False
+
+
+class IdempotencyRow(SQLModel, table=True):
+    """The first receipt given for a key, and what was asked then."""
+
+    __tablename__ = "idempotency"  # pyright: ignore[reportAssignmentType]
+
+    namespace: str = Field(primary_key=True)
+    key: str = Field(primary_key=True)
+    tool: str
+    request: str  # SHA-256 of the arguments
+    receipt: str = Field(sa_column=Column(Text, nullable=False))  # JSON
+    at: str
+
+
+class IndexStateRow(SQLModel, table=True):
+    """Which vectors are in force: the model that makes them and the generation of the index that holds them."""
+
+    __tablename__ = "index_state"  # pyright: ignore[reportAssignmentType]
+
+    id: int = Field(default=1, primary_key=True)
+    model: str | None = None
+    generation: int = 1
+    token: str
