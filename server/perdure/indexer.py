@@ -95,8 +95,11 @@ class Indexer:
     def embedder(self) -> Embedder | None:
         return self._embedder
 
-    def model(self) -> str | None:
-        """Return the id of the model whose stored vectors this process may compare with; None means words only."""
+    def comparable(self, state: vectors.IndexState) -> str | None:
+        """Return the model whose stored vectors this process may compare with, None for words only.
+
+        `embedder_trouble` says why not, if a model is configured.
+        """
         if self._embedder is None:
             return None
         try:
@@ -104,20 +107,26 @@ class Indexer:
         except Unavailable as exc:
             self.embedder_trouble = str(exc)
             return None
+        if state.model is not None and state.model != mine:
+            self.embedder_trouble = (
+                f"the stored vectors were made by {state.model} and the settings name {mine};"
+                " `perdure reindex` makes them anew"
+            )
+            return None
+        return mine
+
+    def model(self) -> str | None:
+        """Return the model in force if it is this process's, putting it in force if none is yet."""
         with self._database.read() as tx:
-            in_force = vectors.state(tx).model
-        if in_force is None:
+            state = vectors.state(tx)
+        mine = self.comparable(state)
+        if mine is not None and state.model is None:
             with self._database.write() as tx:
                 state = vectors.state(tx)
                 if state.model is None:
                     vectors.set_model(tx, mine)
-                in_force = state.model or mine
-        if in_force != mine:
-            self.embedder_trouble = (
-                f"the stored vectors were made by {in_force} and the settings name {mine};"
-                " `perdure reindex` makes them anew"
-            )
-            return None
+                else:
+                    mine = self.comparable(state)
         return mine
 
     # --- embedding
@@ -159,12 +168,11 @@ class Indexer:
 
     # --- searching
 
-    def nearest(self, namespace: str, vector: Vector, k: int, *, model: str) -> Nearest | None:
+    def nearest(
+        self, namespace: str, vector: Vector, k: int, *, model: str, state: vectors.IndexState
+    ) -> Nearest | None:
         """Return the k nearest chunks by the index, or None when it cannot be asked; `index_trouble` then says why."""
-        if self._index is None or time.monotonic() < self._index_rests_until:
-            return None
-        state = self._open_index()
-        if state is None:
+        if self._index is None or time.monotonic() < self._index_rests_until or not self._open_index(state):
             return None
         try:
             found = self._index.query(collection(namespace, model), vector, k)
@@ -174,27 +182,25 @@ class Indexer:
         self.index_trouble = None
         return Nearest(found, state.generation)
 
-    def _open_index(self) -> vectors.IndexState | None:
-        """Return the state whose generation is open in the index; begins a new generation if the old one is lost."""
+    def _open_index(self, state: vectors.IndexState) -> bool:
+        """Open the generation of `state`; False if that fails, or if it is lost and a new one had to begin."""
         assert self._index is not None
-        with self._database.read() as tx:
-            state = vectors.state(tx)
         if self._opened == state.token:
-            return state
+            return True
         with self._index_lock:
             try:
                 whole = self._index.open(state.token)
             except Unavailable as exc:
                 self._index_failed(exc, state.generation)
-                return None
+                return False
             if not whole:
                 with self._database.read() as tx:
-                    empty = not vectors.indexed(tx, state.generation)
-                if not empty:
+                    lost = bool(vectors.indexed(tx, state.generation))
+                if lost:
                     self._begin_generation(state.generation, "the index lost its vectors")
-                    return None
+                    return False
             self._opened = state.token
-        return state
+        return True
 
     def _index_failed(self, exc: Unavailable, generation: int) -> None:
         self.index_trouble = str(exc)
@@ -247,7 +253,9 @@ class Indexer:
             self._wake.clear()
             worked = self.sweep()
             if self._index is not None and self._opened is None and time.monotonic() >= self._index_rests_until:
-                self._open_index()  # so that what it lost is known before somebody asks
+                with self._database.read() as tx:
+                    state = vectors.state(tx)
+                self._open_index(state)  # so that what it lost is known before somebody asks
             if self._opened is not None and self._opened != audited:
                 audited = self._opened
                 self._audit()
@@ -293,7 +301,7 @@ class Indexer:
             dead = vectors.tombstones(tx, INDEX_BATCH)
         if not groups and not dead:
             return False
-        if (opened := self._open_index()) is None or opened.generation != state.generation:
+        if not self._open_index(state):
             return False
         try:
             for namespace, ids, made in groups:

@@ -135,6 +135,15 @@ class PassageRow(SQLModel, table=True):
     text: str | None = Field(default=None, sa_column=Column(Text))
 
 
+class AuthorRow(SQLModel, table=True):
+    """Who spoke in a namespace: a question that names one of them means that one's words."""
+
+    __tablename__ = "author"  # pyright: ignore[reportAssignmentType]
+
+    namespace: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+
+
 class ChunkRow(SQLModel, table=True):
     """The piece of a passage that is embedded: characters `start` to `end` of its text.
 

@@ -8,9 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from sqlmodel import Session
+
+from perdure.embedders import Matrix
 from perdure.indexer import Indexer
 from perdure.settings import Settings
-from perdure.store import Database
+from perdure.store import Database, passages
 from perdure.workspace import Workspace
 
 BULK_GAP_S = 0.03  # writes closer together than this are a load job: their embeddings are left to the sweep
@@ -25,7 +28,29 @@ class Core:
     settings: Settings
     workspace_of: Callable[[str], Workspace]
     pool: ThreadPoolExecutor
+    samples: Samples = field(default_factory=lambda: Samples())
     pace: Pace = field(default_factory=lambda: Pace())
+
+
+class Samples:
+    """Stored vectors of each namespace that stand for "unrelated": the lowest cosine to them is a query's floor.
+
+    Drawn anew when the namespace has doubled, so that reading its ids is rare.
+    """
+
+    SIZE = 64  # measured: a floor from 64 vectors restored what scaling inside the candidates lost
+
+    def __init__(self) -> None:
+        self._drawn: dict[tuple[str, str], tuple[int, Matrix]] = {}
+
+    def get(self, tx: Session, namespace: str, model: str, stored: int) -> Matrix | None:
+        """Return (n, dimensions) vectors, n up to 64, or None while the namespace has none."""
+        before, sample = self._drawn.get((namespace, model), (0, None))
+        if sample is None or stored >= 2 * before or len(sample) < min(self.SIZE, stored):
+            sample = passages.sample(tx, namespace, self.SIZE, model=model)
+            if sample is not None:
+                self._drawn[namespace, model] = (stored, sample)
+        return sample
 
 
 class Pace:

@@ -73,6 +73,7 @@ class History(Part):
             body = f"[{times.day_in_words(episode.at)}] {author}: {texts[n]}"
             fresh.append(passages.NewPassage(row, body, _context(texts, n, words), chunking.split(texts[n])))
         passages.add(tx, fresh)
+        passages.note_authors(tx, namespace, (new.row.author or "" for new in fresh))
         if before:
             for row in passages.of_subject(tx, namespace, "turn", str(before[-1].seq)):
                 assert row.id is not None

@@ -16,7 +16,7 @@ from perdure.errors import Conflict, InvalidInput, NotFound, Refused
 from perdure.service import checks, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
-from perdure.store import episodes, memories, passages
+from perdure.store import episodes, memories, passages, vectors
 from perdure.store.episodes import NewEpisode
 from perdure.tables import MemoryRow, PassageRow
 from perdure.types import Forgotten, Principal, Receipt, Similar
@@ -76,7 +76,8 @@ class Memories(Part):
         try:
             with self._core.database.write() as tx:
                 if (earlier := once.first(tx)) is not None:
-                    return Receipt(**{**earlier, "superseded": tuple(earlier["superseded"]), "similar": ()})
+                    earlier.update(superseded=tuple(earlier["superseded"]), similar=())
+                    return Receipt(**earlier)
                 receipt, chunks = self._store(tx, row, supersedes)
                 once.keep(tx, receipt, now)
             return self._embedded(receipt, row, chunks, alone=alone)
@@ -86,7 +87,7 @@ class Memories(Part):
     def _store(self, tx: Session, row: MemoryRow, supersedes: str | None) -> tuple[Receipt, list[int]]:
         replaced = self._superseded(tx, row, supersedes)
         same = memories.find_same(tx, row.namespace, row.fingerprint)
-        if same is not None and same.id not in {old.id for old in replaced if old.id == supersedes}:
+        if same is not None and same.id != supersedes:
             same.seen += 1
             return Receipt(id=same.id, created=False, duplicate=True), []
         episode = NewEpisode("remember", row.at, row.recorded_at, row.agent, thread=row.thread, subject=row.id)
@@ -143,11 +144,17 @@ class Memories(Part):
     def _similar(self, row: MemoryRow, vector: Vector, model: str) -> tuple[Similar, ...]:
         """Return other memories in force that say nearly the same; looked for by the index or in a small store only."""
         reach = passages.Reach(types=("memory",), now=times.now())
-        near = self._core.indexer.nearest(row.namespace, vector, SIMILAR_AT_MOST * 4, model=model)
+        with self._core.database.read() as tx:
+            state = vectors.state(tx)
+            large = sum(passages.count(tx, row.namespace, reach).values()) > self._core.settings.index.exact_max_chunks
+        near = None
+        if large:
+            k = SIMILAR_AT_MOST * 4
+            near = self._core.indexer.nearest(row.namespace, vector, k, model=model, state=state)
+            if near is None:
+                return ()
         with self._core.database.read() as tx:
             below = None if near is None else near.generation
-            if below is None and sum(passages.count(tx, row.namespace, reach).values()) > self._exact_max():
-                return ()
             found = passages.search_exact(
                 tx, row.namespace, vector, reach, SIMILAR_AT_MOST + 1, model=model, below_generation=below
             )
@@ -162,9 +169,6 @@ class Memories(Part):
                 best[id] = max(best.get(id, -1.0), scores[chunk])
         order = sorted(best, key=lambda id: -best[id])[:SIMILAR_AT_MOST]
         return tuple(Similar(id, rows[id].content, round(best[id], 3)) for id in order if id in rows)
-
-    def _exact_max(self) -> int:
-        return self._core.settings.index.exact_max_chunks
 
     def forget(
         self,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from sqlmodel import Session
 
@@ -13,22 +12,26 @@ from perdure.embedders import Vector
 from perdure.indexer import Nearest
 from perdure.service import checks, cursors, times
 from perdure.service.core import Part
-from perdure.store import episodes, memories, passages
+from perdure.store import episodes, memories, passages, vectors
 from perdure.tables import EpisodeRow, MemoryRow, PassageRow
 from perdure.types import MAX_LIMIT, Hit, PageMark, Principal, Recall
 
 POOL = 100  # candidates of each channel: R@10 did not move beyond it
 OVERFETCH = 3  # of the index, which knows no filters
 MAX_WIDENED = 4_000  # neighbours asked of the index before exact search is cheaper
-FLOOR_SAMPLE = 64  # stored vectors whose lowest cosine to the query counts as unrelated
 HIT_FRAME = 20  # characters counted per hit besides its content
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
+    namespace: str
     text: str
     reach: passages.Reach
     filtered: bool
+
+    @property
+    def terms(self) -> list[str]:
+        return ranking.query_terms(self.text)
 
 
 @dataclass(slots=True)
@@ -36,14 +39,14 @@ class _Found:
     """What the channels brought up, before it is ranked."""
 
     words: dict[int, float]
-    cosines: dict[int, list[float]]
-    allowed: dict[int, passages.Candidate]
-    floor: float | None
-    channels: list[str]
-    degraded: list[str]
     searched: dict[str, int]
     pending: int
     authors: list[str]
+    model: str | None = None
+    cosines: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
+    floor: float | None = None
+    channels: list[str] = field(default_factory=lambda: ["words"])
+    degraded: list[str] = field(default_factory=list[str])
 
 
 class Recalling(Part):
@@ -91,54 +94,62 @@ class Recalling(Part):
         request = cursors.digest(caller.namespace, "recall", *asked)
         offset = cursors.position(cursor, request) or 0
         filtered = any((tags, kind, thread, key, since, until, as_of)) or len(reach.types) < 3
-        found = self._search(caller.namespace, _Question(text, reach, filtered))
-        ranked = _rank(text, found)
-        kept = [r for r in ranked if min_score is None or r.score >= min_score]
+        question = _Question(caller.namespace, text, reach, filtered)
+        found, vector, state = self._look_up(question)
+        near = self._near(question, found, vector, state)
         with self._core.database.read() as tx:
+            if vector is not None:
+                self._add_vectors(tx, question, found, vector, near, state)
+            ids = {*found.words, *found.cosines}
+            ranked = _rank(text, found, passages.candidates(tx, caller.namespace, reach, ids))
+            kept = [r for r in ranked if min_score is None or r.score >= min_score]
             hits = _load(tx, caller.namespace, kept[offset : offset + limit], explain=explain)
             stored = bool(hits) or passages.any_stored(tx, caller.namespace)
         shown = _within(hits, max_chars)
         return self._envelope(text, found, ranked, kept, shown, offset, request, stored=stored)
 
-    def _search(self, namespace: str, question: _Question) -> _Found:
-        core, reach = self._core, question.reach
-        model = core.indexer.model()
-        # The model works in its own process, so the words are looked up meanwhile.
-        asking: Future[Vector | None] | None = (
-            core.pool.submit(core.indexer.embed_query, question.text) if model is not None else None
-        )
-        terms = ranking.query_terms(question.text)
+    def _look_up(self, question: _Question) -> tuple[_Found, Vector | None, vectors.IndexState]:
+        """Find candidates by words, and the question's vector meanwhile: the model works in its own process."""
+        core = self._core
+        asking = core.pool.submit(core.indexer.embed_query, question.text)
         with core.database.read() as tx:
-            words = dict(passages.search_words(tx, namespace, terms, reach, POOL))
-            searched = passages.count(tx, namespace, reach)
-            pending = passages.count_pending(tx, namespace, model)
-            authors = passages.authors(tx, namespace)
-        vector = asking.result() if asking is not None else None
-        found = _Found(words, {}, {}, None, ["words"], self._weaknesses(model, vector), searched, pending, authors)
-        total = sum(searched.values())
-        near = self._near(namespace, vector, model, total, question) if vector is not None else None
-        with core.database.read() as tx:
-            if vector is not None and model is not None:
-                self._add_vectors(tx, namespace, vector, model, near, question, total, found)
-            found.allowed = passages.candidates(tx, namespace, reach, {*words, *found.cosines})
-        return found
+            state = vectors.state(tx)
+            words = passages.search_words(tx, question.namespace, question.terms, question.reach, POOL)
+            found = _Found(
+                words=dict(words),
+                searched=passages.count(tx, question.namespace, question.reach),
+                pending=0 if core.indexer.embedder is None else passages.count_pending(tx, question.namespace),
+                authors=passages.authors(tx, question.namespace),
+            )
+        vector = asking.result()
+        if vector is not None:
+            found.model = core.indexer.comparable(state)
+        if found.model is None:
+            vector = None
+            if core.indexer.embedder is not None:
+                why = core.indexer.embedder_trouble or "the embedder does not answer"
+                found.degraded.append(f"words only: {why}")
+        return found, vector, state
 
     def _near(
-        self, namespace: str, vector: Vector, model: str | None, total: int, question: _Question
+        self, question: _Question, found: _Found, vector: Vector | None, state: vectors.IndexState
     ) -> Nearest | None:
-        """Ask the index where it is faster than reading every vector in reach."""
-        settings = self._core.settings.index
-        if model is None or settings.kind == "none" or total <= settings.exact_max_chunks:
+        """Ask the index where that is faster than reading every vector in reach."""
+        core, total = self._core, sum(found.searched.values())
+        settings = core.settings.index
+        if vector is None or found.model is None or settings.kind == "none" or total <= settings.exact_max_chunks:
             return None
         k = POOL * OVERFETCH if question.filtered else POOL
         while True:
-            near = self._core.indexer.nearest(namespace, vector, k, model=model)
+            near = core.indexer.nearest(question.namespace, vector, k, model=found.model, state=state)
+            if near is None:
+                found.degraded.append(f"vector index: {core.indexer.index_trouble}; searched exactly instead")
             if near is None or not question.filtered or len(near.chunks) < k:
                 return near
-            with self._core.database.read() as tx:
+            with core.database.read() as tx:
                 owners = passages.passages_of(tx, (id for id, _ in near.chunks))
-                enough = len(passages.candidates(tx, namespace, question.reach, owners.values())) >= min(POOL, total)
-            if enough:
+                passing = passages.candidates(tx, question.namespace, question.reach, owners.values())
+            if len(passing) >= min(POOL, total):
                 return near
             if k >= MAX_WIDENED:
                 return None  # few of the nearest pass the filter: reading those that do is exact and quicker
@@ -147,32 +158,25 @@ class Recalling(Part):
     def _add_vectors(
         self,
         tx: Session,
-        namespace: str,
-        vector: Vector,
-        model: str,
-        near: Nearest | None,
         question: _Question,
-        total: int,
         found: _Found,
+        vector: Vector,
+        near: Nearest | None,
+        state: vectors.IndexState,
     ) -> None:
-        indexer, settings = self._core.indexer, self._core.settings.index
-        if near is None and total > settings.exact_max_chunks and settings.kind != "none" and indexer.index_trouble:
-            found.degraded.append(f"vector index: {indexer.index_trouble}; searched exactly instead")
-        below = None if near is None else near.generation
+        assert found.model is not None
         # What the index does not hold yet is read exactly: a vector counts from the moment it is stored.
-        exact = passages.search_exact(tx, namespace, vector, question.reach, POOL, model=model, below_generation=below)
+        below = None if near is None else state.generation
+        exact = passages.search_exact(
+            tx, question.namespace, vector, question.reach, POOL, model=found.model, below_generation=below
+        )
         chunks = [id for id, _ in exact] + ([id for id, _ in near.chunks] if near else [])
         owners = set(passages.passages_of(tx, chunks).values())
-        found.cosines = passages.cosines(tx, vector, {*owners, *found.words}, model=model)
-        sample = passages.sample(tx, namespace, FLOOR_SAMPLE, model=model)
+        found.cosines = passages.cosines(tx, vector, {*owners, *found.words}, model=found.model)
+        sample = self._core.samples.get(tx, question.namespace, found.model, sum(found.searched.values()))
         if sample is not None:
             found.floor = float((sample @ vector).min())
             found.channels.append("vectors")
-
-    def _weaknesses(self, model: str | None, vector: Vector | None) -> list[str]:
-        if self._core.settings.embedder.kind == "none" or vector is not None:
-            return []
-        return [f"words only: {self._core.indexer.embedder_trouble or 'the embedder does not answer'}"]
 
     def _envelope(
         self,
@@ -206,7 +210,7 @@ class Recalling(Part):
         )
 
 
-def _rank(text: str, found: _Found) -> list[ranking.Ranked]:
+def _rank(text: str, found: _Found, allowed: Mapping[int, passages.Candidate]) -> list[ranking.Ranked]:
     scored = [
         ranking.Scored(
             id=id,
@@ -216,7 +220,7 @@ def _rank(text: str, found: _Found) -> list[ranking.Ranked]:
             thread=candidate.thread if candidate.type == "turn" else None,
             words=candidate.words,
         )
-        for id, candidate in found.allowed.items()
+        for id, candidate in allowed.items()
     ]
     return ranking.rank(scored, floor=found.floor, author=ranking.named_author(text, found.authors))
 

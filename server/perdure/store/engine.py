@@ -7,7 +7,7 @@ import fcntl
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class FairLock:
         self._threads = threading.Lock()
 
     @contextlib.contextmanager
-    def held(self, timeout_s: float = WRITE_DEADLINE_S) -> Iterator[None]:
+    def held(self, timeout_s: float = WRITE_DEADLINE_S) -> Generator[None]:
         """Hold the lock. Raises Unavailable when another process keeps it for `timeout_s`."""
         if not self._threads.acquire(timeout=timeout_s):
             raise self._busy(timeout_s)
@@ -101,25 +101,25 @@ class Database:
         self.path.chmod(0o600)
 
     @contextlib.contextmanager
-    def read(self) -> Iterator[Session]:
+    def read(self) -> Generator[Session]:
         """One consistent view; nothing written in it is kept."""
         with _translated(), Session(self._engine, expire_on_commit=False) as session:
             yield session
 
     @contextlib.contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self) -> Generator[Session]:
         """One transaction: committed and synced to disk when the block ends, rolled back when it raises."""
         with self._write(full_sync=True) as session:
             yield session
 
     @contextlib.contextmanager
-    def write_derived(self) -> Iterator[Session]:
+    def write_derived(self) -> Generator[Session]:
         """Like write, but the commit may be lost in a power failure: for what can be made again from the text."""
         with self._write(full_sync=False) as session:
             yield session
 
     @contextlib.contextmanager
-    def _write(self, *, full_sync: bool) -> Iterator[Session]:
+    def _write(self, *, full_sync: bool) -> Generator[Session]:
         with _translated(), self._lock.held(), self._engine.connect() as plain:
             connection = plain.execution_options(perdure_writes=True, perdure_full_sync=full_sync)
             with Session(connection, expire_on_commit=False) as session:
@@ -159,7 +159,7 @@ def _open_engine(path: Path) -> Engine:
 
 
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def _translated() -> Generator[None]:
     try:
         yield
     except OperationalError as exc:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import func
+from sqlalchemy import text
 from sqlmodel import Session, col, select
 
 from perdure.tables import EpisodeRow, IdempotencyRow
@@ -94,6 +94,15 @@ def load(tx: Session, namespace: str, numbers: Sequence[int]) -> dict[int, Episo
     return {row.seq: row for row in tx.exec(query) if row.seq is not None}
 
 
+THREADS = """
+SELECT max(seq) AS last_seq, thread, count(*), min(at) AS first_at, max(at) AS last_at
+FROM episode WHERE namespace = :namespace AND thread IS NOT NULL GROUP BY thread
+HAVING (:after IS NULL OR last_seq {follows} :after)
+   AND (:since IS NULL OR last_at >= :since) AND (:until IS NULL OR first_at < :until)
+ORDER BY last_seq {order} LIMIT :limit
+"""
+
+
 def threads(
     tx: Session,
     namespace: str,
@@ -105,23 +114,11 @@ def threads(
     limit: int,
 ) -> list[tuple[int, ThreadInfo]]:
     """Return (last seq, thread) of threads that follow `after`, ordered by their last episode."""
-    last = func.max(EpisodeRow.seq)
-    query = (
-        select(EpisodeRow.thread, func.count(), func.min(col(EpisodeRow.at)), func.max(col(EpisodeRow.at)), last)
-        .where(EpisodeRow.namespace == namespace, col(EpisodeRow.thread).is_not(None))
-        .group_by(col(EpisodeRow.thread))
+    rows = tx.connection().execute(
+        text(THREADS.format(follows="<" if newest_first else ">", order="DESC" if newest_first else "ASC")),
+        {"namespace": namespace, "after": after, "since": since, "until": until, "limit": limit},
     )
-    if after is not None:
-        query = query.having(last < after if newest_first else last > after)
-    if since is not None:
-        query = query.having(func.max(col(EpisodeRow.at)) >= since)
-    if until is not None:
-        query = query.having(func.min(col(EpisodeRow.at)) < until)
-    query = query.order_by(last.desc() if newest_first else last.asc()).limit(limit)
-    return [
-        (seq, ThreadInfo(thread=thread or "", episodes=count, first_at=first, last_at=latest))
-        for thread, count, first, latest, seq in tx.exec(query)
-    ]
+    return [(seq, ThreadInfo(thread, count, first, last)) for seq, thread, count, first, last in rows.tuples()]
 
 
 def first_receipt(tx: Session, namespace: str, key: str) -> IdempotencyRow | None:

@@ -161,10 +161,8 @@ def any_stored(tx: Session, namespace: str) -> bool:
     return tx.connection().execute(text(statement), {"namespace": namespace}).first() is not None
 
 
-def count_pending(tx: Session, namespace: str, model: str | None) -> int:
-    """Return how many chunks of the namespace have no embedding of `model` yet."""
-    if model is None:
-        return 0
+def count_pending(tx: Session, namespace: str) -> int:
+    """Return how many chunks of the namespace have no embedding yet."""
     statement = "SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0 AND namespace = :namespace"
     return tx.connection().execute(text(statement), {"namespace": namespace}).scalar_one()
 
@@ -185,7 +183,7 @@ def search_words(tx: Session, namespace: str, terms: Sequence[str], reach: Reach
         ),
         {**values, "match": match, "k": k},
     )
-    return [(id, score) for id, score in rows]
+    return [(row[0], row[1]) for row in rows]
 
 
 def search_exact(
@@ -217,9 +215,10 @@ def search_exact(
     found = rows.fetchall()
     if not found:
         return []
+    ids: list[int] = [row[0] for row in found]
     scores = _matrix([row[1] for row in found], len(vector)) @ vector
     best = np.argsort(-scores, kind="stable")[:k]
-    return [(found[n][0], float(scores[n])) for n in best]
+    return [(ids[n], float(scores[n])) for n in best]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +303,15 @@ def sample(tx: Session, namespace: str, n: int, *, model: str) -> NDArray[np.flo
 
 def authors(tx: Session, namespace: str) -> list[str]:
     """Return the names of everybody who spoke."""
-    statement = "SELECT DISTINCT author FROM passage WHERE namespace = :namespace AND author IS NOT NULL"
+    statement = "SELECT name FROM author WHERE namespace = :namespace"
     return [row[0] for row in tx.connection().execute(text(statement), {"namespace": namespace})]
+
+
+def note_authors(tx: Session, namespace: str, names: Iterable[str]) -> None:
+    tx.connection().execute(
+        text("INSERT OR IGNORE INTO author (namespace, name) VALUES (:namespace, :name)"),
+        [{"namespace": namespace, "name": name} for name in set(names)],
+    )
 
 
 def load(tx: Session, namespace: str, ids: Sequence[int]) -> dict[int, PassageRow]:

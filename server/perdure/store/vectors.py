@@ -41,8 +41,8 @@ class IndexState:
 
 
 def state(tx: Session) -> IndexState:
-    row = tx.get_one(IndexStateRow, 1)
-    return IndexState(row.model, row.generation, row.token)
+    row = tx.connection().execute(text("SELECT model, generation, token FROM index_state WHERE id = 1")).one()
+    return IndexState(row[0], row[1], row[2])
 
 
 def set_model(tx: Session, model: str) -> None:

@@ -14,6 +14,12 @@ CREATE VIRTUAL TABLE passage_fts USING fts5(body, context, namespace, tokenize='
 
 def upgrade() -> None:
     op.create_table(
+        "author",
+        sa.Column("namespace", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("namespace", "name"),
+    )
+    op.create_table(
         "chunk",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("namespace", sa.String(), nullable=False),
@@ -65,6 +71,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "idempotency",
+        "author",
         sa.Column("namespace", sa.String(), nullable=False),
         sa.Column("key", sa.String(), nullable=False),
         sa.Column("tool", sa.String(), nullable=False),
