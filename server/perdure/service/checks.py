@@ -92,8 +92,10 @@ def metadata(values: Mapping[str, str] | None) -> dict[str, str]:
 
 def include(values: Sequence[str]) -> tuple[HitType, ...]:
     """Return the hit types that memories, history and files stand for."""
-    types = tuple(dict.fromkeys(INCLUDES[one_of(value, "include", tuple(INCLUDES))] for value in values))
-    return types if types else HIT_TYPES
+    types: tuple[HitType, ...] = tuple(
+        dict.fromkeys(INCLUDES[one_of(value, "include", tuple(INCLUDES))] for value in values)
+    )
+    return types or HIT_TYPES
 
 
 def between(value: int, name: str, low: int, high: int) -> int:
