@@ -231,7 +231,7 @@ class Indexer:
         self._stop.set()
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(timeout=1.0)
+            self._thread.join(timeout=0.5)
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -18,6 +18,11 @@ def schema_version(connection: Connection) -> str | None:
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
 
 
+def is_current(connection: Connection) -> bool:
+    """Return whether the schema is at HEAD, so that opening a store need not write."""
+    return schema_version(connection) == HEAD
+
+
 def upgrade(connection: Connection) -> None:
     """Bring the schema to HEAD inside the transaction of `connection`. Raises Unavailable for a newer store."""
     present = schema_version(connection)

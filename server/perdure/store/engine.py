@@ -91,6 +91,12 @@ class Database:
         self.path = directory / "perdure.db"
         self._lock = FairLock(directory / "write.lock")
         self._engine = _open_engine(self.path)
+        with self.read() as session:
+            ready = migrations.is_current(session.connection())
+        if not ready:
+            self._prepare()
+
+    def _prepare(self) -> None:
         with self._write(full_sync=True) as session:
             connection = session.connection()
             migrations.upgrade(connection)
