@@ -1,0 +1,72 @@
+"""Text to vectors: the port, and the one place that chooses what stands behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from perdure.settings import EmbedderSettings
+
+# The local model, known without loading it. The id names the weights' SHA-256, the pooling and the query prefix.
+LOCAL_ID = "bge-small-en-v1.5-int8@6c9c6101/cls/q1"
+LOCAL_DIMENSIONS = 384
+LOCAL_WEAK_BELOW = 0.62  # own questions: 5th percentile 0.63; another conversation's: 95th percentile 0.63
+
+Vector = NDArray[np.float32]
+"""(dimensions,) float32 of unit length."""
+
+Matrix = NDArray[np.float32]
+"""(n, dimensions) float32, each row of unit length."""
+
+
+class Embedder(Protocol):
+    """Turns text into unit vectors. Implementations: local.py (in the embed worker), openai.py, hashing.py (tests).
+
+    `id` changes whenever the vectors would: other weights, pooling, prefix or dimensions. Vectors of two ids are never
+    compared. `weak_below` is the cosine under which a best hit counts as unrelated, or None if nobody measured it.
+    """
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def dimensions(self) -> int: ...
+
+    @property
+    def weak_below(self) -> float | None: ...
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        """Return one row per text, in order. Raises Unavailable within the embedder's deadline."""
+        ...
+
+    def embed_query(self, text: str) -> Vector:
+        """Return the vector of a question. Raises Unavailable within the embedder's deadline."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def open_embedder(settings: EmbedderSettings) -> Embedder | None:
+    """Return the configured embedder, or None for words only. The local model is loaded into this process.
+
+    Raises Unavailable if it cannot be had; it never becomes another one.
+    """
+    match settings.kind:
+        case "local":
+            from perdure.embedders.local import OnnxEmbedder
+
+            return OnnxEmbedder.from_package(threads=settings.threads)
+        case "openai":
+            from perdure.embedders.openai import OpenAIEmbedder
+
+            return OpenAIEmbedder(settings)
+        case "hashing":
+            from perdure.embedders.hashing import HashingEmbedder
+
+            return HashingEmbedder()
+        case "none":
+            return None
