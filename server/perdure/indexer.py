@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlmodel import Session
 
 from perdure.embedders import Embedder, Vector
 from perdure.errors import Unavailable
 from perdure.indexes import IndexLost, VectorIndex
 from perdure.settings import IndexSettings
-from perdure.store import Database, vectors
+from perdure.store import Database, Reader, reader_of, vectors
 
 if TYPE_CHECKING:
     from perdure.worker import WorkerClient
@@ -122,7 +121,7 @@ class Indexer:
         mine = self.comparable(state)
         if mine is not None and state.model is None:
             with self._database.write() as tx:
-                state = vectors.state(tx)
+                state = vectors.state(reader_of(tx))
                 if state.model is None:
                     vectors.set_model(tx, mine)
                 else:
@@ -368,7 +367,7 @@ class Indexer:
             raise Unavailable("embedder.kind is none: there are no vectors to rebuild. Choose local or openai.")
         mine = self._embedder.id
         with self._database.write() as tx:
-            state = vectors.state(tx)
+            state = vectors.state(reader_of(tx))
             if state.model != mine:
                 vectors.set_model(tx, mine)
             vectors.new_generation(tx, state.generation)
@@ -387,7 +386,7 @@ class Indexer:
         progress(total, total)
         return total
 
-    def _remaining(self, tx: Session) -> int:
+    def _remaining(self, tx: Reader) -> int:
         waiting = vectors.count_all_pending(tx)
         if self._index is None:
             return waiting

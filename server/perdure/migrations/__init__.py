@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection
 
 from perdure.errors import Unavailable
 
 HEAD = "0001"
 
 
-def schema_version(connection: Connection) -> str | None:
+def schema_version(reader: sqlite3.Connection) -> str | None:
     """Return the revision of the store, or None for an empty database."""
-    if not inspect(connection).has_table("alembic_version"):
+    table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
+    if reader.execute(table).fetchone() is None:
         return None
-    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+    row = reader.execute("SELECT version_num FROM alembic_version").fetchone()
+    return row[0] if row else None
 
 
-def is_current(connection: Connection) -> bool:
+def is_current(reader: sqlite3.Connection) -> bool:
     """Return whether the schema is at HEAD, so that opening a store need not write."""
-    return schema_version(connection) == HEAD
+    return schema_version(reader) == HEAD
 
 
 def upgrade(connection: Connection) -> None:
     """Bring the schema to HEAD inside the transaction of `connection`. Raises Unavailable for a newer store."""
-    present = schema_version(connection)
+    reader = connection.connection.driver_connection
+    assert isinstance(reader, sqlite3.Connection)
+    present = schema_version(reader)
     if present == HEAD:
         return
     if present is not None and present > HEAD:

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from sqlmodel import Session
-
 from perdure.embedders import Matrix
 from perdure.indexer import Indexer
 from perdure.settings import Settings
-from perdure.store import Database, passages
+from perdure.store import Database, Reader, passages
 from perdure.workspace import Workspace
 
 BULK_GAP_S = 0.03  # writes closer together than this are a load job: their embeddings are left to the sweep
@@ -43,11 +41,11 @@ class Samples:
     def __init__(self) -> None:
         self._drawn: dict[tuple[str, str], tuple[int, Matrix]] = {}
 
-    def get(self, tx: Session, namespace: str, model: str, stored: int) -> Matrix | None:
+    def get(self, reader: Reader, namespace: str, model: str, stored: int) -> Matrix | None:
         """Return (n, dimensions) vectors, n up to 64, or None while the namespace has none."""
         before, sample = self._drawn.get((namespace, model), (0, None))
         if sample is None or stored >= 2 * before or len(sample) < min(self.SIZE, stored):
-            sample = passages.sample(tx, namespace, self.SIZE, model=model)
+            sample = passages.sample(reader, namespace, self.SIZE, model=model)
             if sample is not None:
                 self._drawn[namespace, model] = (stored, sample)
         return sample

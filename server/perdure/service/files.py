@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from sqlmodel import Session
@@ -14,9 +15,9 @@ from perdure.lines import read_lines
 from perdure.service import checks, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
-from perdure.store import episodes, files, passages
+from perdure.store import Reader, episodes, files, passages, reader_of
 from perdure.store.episodes import NewEpisode
-from perdure.tables import FileRow, PassageRow
+from perdure.tables import PassageRow
 from perdure.types import (
     MAX_INDEXED_FILE_BYTES,
     MAX_RESULT,
@@ -57,25 +58,25 @@ class Files(Part):
         with self._core.database.read() as tx:
             present = _present(tx, workspace, caller.namespace, path)
             former = version is not None and version != present.version
-            if former and files.get_version(tx, caller.namespace, path, version or 0) is None:
+            if former and not files.has_version(tx, caller.namespace, path, version or 0):
                 raise NotFound(f"{path} has no version {version}; the present one is {present.version}.")
         shown = version if former and version is not None else present.version
-        if former:
-            data = workspace.read_version(path, str(shown))
-        elif present.on_disk is None:
+        if not former and present.on_disk is None:
             raise NotFound(
                 f"No file at {path!r} in this workspace. write_file creates it; paths are relative, like notes/plan.md."
             )
-        else:
-            data = workspace.read(path)
-        lines = read_lines(io.BytesIO(data), offset=offset, limit=limit, max_chars=MAX_RESULT - READ_FRAME)
+        kept = nullcontext(io.BytesIO(workspace.read_version(path, str(shown)))) if former else None
+        with kept or workspace.open(path) as file:
+            size = file.seek(0, io.SEEK_END)
+            file.seek(0)
+            lines = read_lines(file, offset=offset, limit=limit, max_chars=MAX_RESULT - READ_FRAME)
         notes = lines.notes
         if present.external and not former:
             notes = (*notes, "Changed outside Perdure since the last version it wrote.")
         return FileText(
             path=path,
             version=shown,
-            bytes=len(data),
+            bytes=size,
             text=lines.text,
             first_line=lines.first_line,
             last_line=lines.last_line,
@@ -113,7 +114,7 @@ class Files(Part):
         with self._core.database.write() as tx:
             if (earlier := once.first(tx)) is not None:
                 return FileReceipt(**earlier)
-            present = _present(tx, workspace, caller.namespace, path)
+            present = _present(reader_of(tx), workspace, caller.namespace, path)
             _allow(path, present, how, expected_version)
             if present.external:
                 self._adopt(tx, caller, workspace, path, present)
@@ -132,13 +133,13 @@ class Files(Part):
         caller.require("files:read")
         workspace = self._core.workspace_of(caller.namespace)
         with self._core.database.read() as tx:
-            known = {row.path: row for row in files.all_files(tx, caller.namespace)}
+            known = files.versions(tx, caller.namespace)
         return sorted(
             (
                 FileInfo(
                     path=stat.path,
                     bytes=stat.bytes,
-                    version=known[stat.path].version if stat.path in known else 1,
+                    version=known.get(stat.path, 1),
                     modified=times.show(times.store(stat.modified)),
                 )
                 for stat in workspace.walk()
@@ -163,22 +164,16 @@ class Files(Part):
         now = times.now()
         episode = NewEpisode(kind, now, now, caller.agent, content=f"version {version}", subject=path)
         seq = episodes.append(tx, caller.namespace, [episode])[0]
-        row = FileRow(
-            namespace=caller.namespace,
-            path=path,
-            version=version,
-            bytes=len(data),
-            sha256=hashlib.sha256(data).hexdigest(),
-            mtime_us=_mtime_us(workspace.stat(path)),
-            modified=now,
+        file = files.StoredFile(
+            path, version, len(data), hashlib.sha256(data).hexdigest(), _mtime_us(workspace.stat(path))
         )
-        files.put(tx, row, seq=seq)
+        files.put(tx, caller.namespace, file, at=now, seq=seq)
         passages.remove(tx, caller.namespace, "file", path)
         passages.add(tx, _sections(caller.namespace, path, data, version, seq, now))
 
 
-def _present(tx: Session, workspace: Workspace, namespace: str, path: str) -> _Present:
-    row = files.get(tx, namespace, path)
+def _present(reader: Reader, workspace: Workspace, namespace: str, path: str) -> _Present:
+    row = files.get(reader, namespace, path)
     try:
         on_disk = workspace.stat(path)
     except NotFound:

@@ -12,7 +12,7 @@ from perdure.errors import InvalidInput
 from perdure.service import checks, cursors, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
-from perdure.store import episodes, memories, passages
+from perdure.store import Reader, episodes, memories, passages
 from perdure.store.episodes import NewEpisode
 from perdure.tables import EpisodeRow, PassageRow
 from perdure.types import MAX_LIMIT, MAX_TURNS, Appended, Episode, HistoryPage, PageMark, Principal, ThreadInfo, Turn
@@ -144,14 +144,14 @@ def _context(texts: Sequence[str], n: int, own_words: int) -> str:
     return ranking.context(before, own_words, texts[n + 1 : n + 1 + ranking.CONTEXT_AFTER])
 
 
-def _with_statements(tx: Session, namespace: str, found: Sequence[Episode]) -> list[Episode]:
+def _with_statements(tx: Reader, namespace: str, found: Sequence[Episode]) -> list[Episode]:
     """Show what was remembered, unless it was forgotten since: forgetting hides it here too."""
     ids = [episode.subject for episode in found if episode.kind == "remember" and episode.subject]
     rows = memories.load(tx, namespace, ids) if ids else {}
     shown: list[Episode] = []
     for episode in found:
         row = rows.get(episode.subject or "")
-        content = row.content if row is not None and row.forgotten_at is None else episode.content
+        content = row.content if row is not None else episode.content
         shown.append(replace(episode, content=content, at=times.show(episode.at)))
     return shown
 

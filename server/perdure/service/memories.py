@@ -92,7 +92,7 @@ class Memories(Part):
             return Receipt(id=same.id, created=False, duplicate=True), []
         episode = NewEpisode("remember", row.at, row.recorded_at, row.agent, thread=row.thread, subject=row.id)
         row.seq = episodes.append(tx, row.namespace, [episode])[0]
-        tags = memories.tags_of(row)
+        tags = memories.tags_of(row.tags)
         memories.add(tx, row, tags)
         for old in replaced:
             old.superseded_by, old.superseded_at = row.id, row.at

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sqlmodel import Session
-
 from perdure import ranking
 from perdure.embedders import Vector
 from perdure.indexer import Nearest
 from perdure.service import checks, cursors, times
 from perdure.service.core import Part
-from perdure.store import episodes, memories, passages, vectors
-from perdure.tables import EpisodeRow, MemoryRow, PassageRow
-from perdure.types import MAX_LIMIT, Hit, PageMark, Principal, Recall
+from perdure.store import Reader, episodes, memories, passages, vectors
+from perdure.types import MAX_LIMIT, Episode, Hit, PageMark, Principal, Recall
 
 POOL = 100  # candidates of each channel: R@10 did not move beyond it
 OVERFETCH = 3  # of the index, which knows no filters
@@ -157,7 +154,7 @@ class Recalling(Part):
 
     def _add_vectors(
         self,
-        tx: Session,
+        tx: Reader,
         question: _Question,
         found: _Found,
         vector: Vector,
@@ -235,7 +232,7 @@ def _why_empty(found: _Found, ranked: Sequence[ranking.Ranked], *, stored: bool)
     return "below_min_score"
 
 
-def _load(tx: Session, namespace: str, ranked: Sequence[ranking.Ranked], *, explain: bool) -> list[Hit]:
+def _load(tx: Reader, namespace: str, ranked: Sequence[ranking.Ranked], *, explain: bool) -> list[Hit]:
     rows = passages.load(tx, namespace, [r.id for r in ranked])
     known = memories.load(tx, namespace, [row.subject for row in rows.values() if row.type == "memory"])
     turns = episodes.load(tx, namespace, [row.seq for row in rows.values() if row.type == "turn"])
@@ -250,7 +247,7 @@ def _load(tx: Session, namespace: str, ranked: Sequence[ranking.Ranked], *, expl
 
 
 def _hit(
-    row: PassageRow, memory: MemoryRow | None, turn: EpisodeRow | None, r: ranking.Ranked, *, explain: bool
+    row: passages.Found, memory: memories.Statement | None, turn: Episode | None, r: ranking.Ranked, *, explain: bool
 ) -> Hit | None:
     parts = {**r.parts, **({"cosine": r.cosine} if r.cosine is not None else {})} if explain else None
     score, at = round(r.score, 4), times.show(row.at)
@@ -266,9 +263,9 @@ def _hit(
             source=memory.source,
             key=memory.key,
             kind=memory.kind,
-            tags=memories.tags_of(memory),
+            tags=memory.tags,
             thread=memory.thread,
-            metadata=memories.metadata_of(memory),
+            metadata=memory.metadata,
             superseded_by=memory.superseded_by,
             explain=parts,
         )

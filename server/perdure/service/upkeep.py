@@ -31,7 +31,7 @@ class Upkeep(Part):
                 min_chunks=core.settings.index.min_chunks,
                 always=core.settings.namespace,
             )
-            schema = migrations.schema_version(tx.connection())
+            schema = migrations.schema_version(tx)
         model = indexer.model()
         return {
             "namespace": caller.namespace,

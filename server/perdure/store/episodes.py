@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import text
 from sqlmodel import Session, col, select
 
+from perdure.store.engine import Reader
 from perdure.tables import EpisodeRow, IdempotencyRow
 from perdure.types import Episode, ThreadInfo
 
@@ -50,7 +51,7 @@ def append(tx: Session, namespace: str, episodes: Sequence[NewEpisode]) -> list[
 
 
 def page(
-    tx: Session,
+    reader: Reader,
     namespace: str,
     *,
     thread: str | None,
@@ -62,19 +63,31 @@ def page(
     limit: int,
 ) -> list[Episode]:
     """Return up to `limit` episodes that follow `after` in the chosen order."""
-    query = select(EpisodeRow).where(EpisodeRow.namespace == namespace)
+    terms = ["namespace = :namespace"]
     if thread is not None:
-        query = query.where(EpisodeRow.thread == thread)
+        terms.append("thread = :thread")
     if kinds:
-        query = query.where(col(EpisodeRow.kind).in_(kinds))
+        terms.append("kind IN (SELECT value FROM json_each(:kinds))")
     if since is not None:
-        query = query.where(EpisodeRow.at >= since)
+        terms.append("at >= :since")
     if until is not None:
-        query = query.where(EpisodeRow.at < until)
+        terms.append("at < :until")
     if after is not None:
-        query = query.where(col(EpisodeRow.seq) < after if newest_first else col(EpisodeRow.seq) > after)
-    order = col(EpisodeRow.seq).desc() if newest_first else col(EpisodeRow.seq).asc()
-    return [_show(row) for row in tx.exec(query.order_by(order).limit(limit))]
+        terms.append(f"seq {'<' if newest_first else '>'} :after")
+    rows = reader.execute(
+        "SELECT seq, at, kind, agent, role, name, content, subject, thread FROM episode"
+        f" WHERE {' AND '.join(terms)} ORDER BY seq {'DESC' if newest_first else 'ASC'} LIMIT :limit",
+        {
+            "namespace": namespace,
+            "thread": thread,
+            "kinds": json.dumps(list(kinds)),
+            "since": since,
+            "until": until,
+            "after": after,
+            "limit": limit,
+        },
+    )
+    return [Episode(*row) for row in rows]
 
 
 def last_turns(tx: Session, namespace: str, thread: str, count: int) -> list[EpisodeRow]:
@@ -88,10 +101,14 @@ def last_turns(tx: Session, namespace: str, thread: str, count: int) -> list[Epi
     return list(reversed(tx.exec(query).all()))
 
 
-def load(tx: Session, namespace: str, numbers: Sequence[int]) -> dict[int, EpisodeRow]:
+def load(reader: Reader, namespace: str, numbers: Sequence[int]) -> dict[int, Episode]:
     """Return the episodes with these sequence numbers that belong to the namespace."""
-    query = select(EpisodeRow).where(EpisodeRow.namespace == namespace, col(EpisodeRow.seq).in_(numbers))
-    return {row.seq: row for row in tx.exec(query) if row.seq is not None}
+    rows = reader.execute(
+        "SELECT seq, at, kind, agent, role, name, content, subject, thread FROM episode"
+        " WHERE seq IN (SELECT value FROM json_each(?)) AND namespace = ?",
+        (json.dumps(list(numbers)), namespace),
+    )
+    return {row[0]: Episode(*row) for row in rows}
 
 
 THREADS = """
@@ -104,7 +121,7 @@ ORDER BY last_seq {order} LIMIT :limit
 
 
 def threads(
-    tx: Session,
+    reader: Reader,
     namespace: str,
     *,
     since: str | None,
@@ -114,11 +131,11 @@ def threads(
     limit: int,
 ) -> list[tuple[int, ThreadInfo]]:
     """Return (last seq, thread) of threads that follow `after`, ordered by their last episode."""
-    rows = tx.connection().execute(
-        text(THREADS.format(follows="<" if newest_first else ">", order="DESC" if newest_first else "ASC")),
+    rows = reader.execute(
+        THREADS.format(follows="<" if newest_first else ">", order="DESC" if newest_first else "ASC"),
         {"namespace": namespace, "after": after, "since": since, "until": until, "limit": limit},
     )
-    return [(seq, ThreadInfo(thread, count, first, last)) for seq, thread, count, first, last in rows.tuples()]
+    return [(row[0], ThreadInfo(*row[1:])) for row in rows]
 
 
 def first_receipt(tx: Session, namespace: str, key: str) -> IdempotencyRow | None:
@@ -128,18 +145,3 @@ def first_receipt(tx: Session, namespace: str, key: str) -> IdempotencyRow | Non
 
 def keep_receipt(tx: Session, row: IdempotencyRow) -> None:
     tx.add(row)
-
-
-def _show(row: EpisodeRow) -> Episode:
-    assert row.seq is not None
-    return Episode(
-        seq=row.seq,
-        at=row.at,
-        kind=row.kind,
-        agent=row.agent,
-        role=row.role,
-        name=row.name,
-        content=row.content,
-        subject=row.subject,
-        thread=row.thread,
-    )

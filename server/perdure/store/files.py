@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
-from sqlmodel import Session, col, select
+from dataclasses import asdict, dataclass
 
+from sqlmodel import Session
+
+from perdure.store.engine import Reader
 from perdure.tables import FileRow, FileVersionRow
 
 
-def get(tx: Session, namespace: str, path: str) -> FileRow | None:
-    return tx.get(FileRow, (namespace, path))
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file as it was last written through Perdure."""
+
+    path: str
+    version: int
+    bytes: int
+    sha256: str
+    mtime_us: int
 
 
-def get_version(tx: Session, namespace: str, path: str, version: int) -> FileVersionRow | None:
-    return tx.get(FileVersionRow, (namespace, path, version))
+def get(reader: Reader, namespace: str, path: str) -> StoredFile | None:
+    statement = "SELECT path, version, bytes, sha256, mtime_us FROM file WHERE namespace = ? AND path = ?"
+    row = reader.execute(statement, (namespace, path)).fetchone()
+    return StoredFile(*row) if row else None
 
 
-def put(tx: Session, row: FileRow, *, seq: int) -> None:
-    """Make `row` the present version and note it among the versions."""
-    tx.merge(row)
+def has_version(reader: Reader, namespace: str, path: str, version: int) -> bool:
+    statement = "SELECT 1 FROM file_version WHERE namespace = ? AND path = ? AND version = ?"
+    return reader.execute(statement, (namespace, path, version)).fetchone() is not None
+
+
+def versions(reader: Reader, namespace: str) -> dict[str, int]:
+    """Return the present version of every path."""
+    return dict(reader.execute("SELECT path, version FROM file WHERE namespace = ?", (namespace,)))
+
+
+def put(tx: Session, namespace: str, file: StoredFile, *, at: str, seq: int) -> None:
+    """Make this the present version and note it among the versions."""
+    tx.merge(FileRow(namespace=namespace, **asdict(file), modified=at))
     tx.add(
         FileVersionRow(
-            namespace=row.namespace,
-            path=row.path,
-            version=row.version,
-            bytes=row.bytes,
-            sha256=row.sha256,
-            at=row.modified,
+            namespace=namespace,
+            path=file.path,
+            version=file.version,
+            bytes=file.bytes,
+            sha256=file.sha256,
+            at=at,
             seq=seq,
         )
     )
     tx.flush()
-
-
-def all_files(tx: Session, namespace: str) -> list[FileRow]:
-    return list(tx.exec(select(FileRow).where(FileRow.namespace == namespace).order_by(col(FileRow.path))))

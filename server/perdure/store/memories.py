@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlmodel import Session, col, select
 
+from perdure.store.engine import Reader
 from perdure.tables import MemoryRow, MemoryTagRow
 
 
@@ -54,22 +56,44 @@ def last_forgotten(tx: Session, namespace: str, key: str) -> MemoryRow | None:
     return tx.exec(query).first()
 
 
-def load(tx: Session, namespace: str, ids: Sequence[str]) -> dict[str, MemoryRow]:
-    query = select(MemoryRow).where(MemoryRow.namespace == namespace, col(MemoryRow.id).in_(ids))
-    return {row.id: row for row in tx.exec(query)}
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A memory that is about to be shown."""
+
+    id: str
+    content: str
+    key: str | None
+    kind: str
+    tags: tuple[str, ...]
+    metadata: dict[str, str]
+    thread: str | None
+    source: str
+    superseded_by: str | None
 
 
-def tags_of(row: MemoryRow) -> tuple[str, ...]:
+def load(reader: Reader, namespace: str, ids: Sequence[str]) -> dict[str, Statement]:
+    """Return those of the memories that belong to the namespace and are not forgotten."""
+    rows = reader.execute(
+        "SELECT id, content, key, kind, tags, metadata, thread, source, superseded_by FROM memory"
+        " WHERE id IN (SELECT value FROM json_each(?)) AND namespace = ? AND forgotten_at IS NULL",
+        (json.dumps(list(ids)), namespace),
+    )
+    return {
+        row[0]: Statement(row[0], row[1], row[2], row[3], tags_of(row[4]), _metadata_of(row[5]), *row[6:])
+        for row in rows
+    }
+
+
+def tags_of(stored: str | None) -> tuple[str, ...]:
     """Return the tags in the order given; a row that was damaged by hand has none."""
     try:
-        return tuple(str(tag) for tag in json.loads(row.tags or "[]"))
-    except ValueError:
+        return tuple(str(tag) for tag in json.loads(stored or "[]"))
+    except (ValueError, TypeError):
         return ()
 
 
-def metadata_of(row: MemoryRow) -> dict[str, str]:
-    """Return the metadata; a row that was damaged by hand has none."""
+def _metadata_of(stored: str | None) -> dict[str, str]:
     try:
-        return {str(name): str(value) for name, value in json.loads(row.details or "{}").items()}
+        return {str(name): str(value) for name, value in json.loads(stored or "{}").items()}
     except (ValueError, AttributeError):
         return {}

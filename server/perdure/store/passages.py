@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import text
-from sqlmodel import Session, col, select
+from sqlmodel import Session, select
 
+from perdure.embedders import Matrix, Vector
+from perdure.store.engine import Reader
+from perdure.store.vectors import matrix
 from perdure.tables import ChunkRow, PassageRow
 from perdure.types import Span
-
-Vector = NDArray[np.float32]
 
 BODY_WEIGHT, CONTEXT_WEIGHT = 1.0, 0.25  # measured on conversations: neighbours help most at a quarter of the weight
 
@@ -129,65 +129,55 @@ def remove(tx: Session, namespace: str, type: str, subject: str) -> None:
         connection.execute(text(statement), {"ids": ids})
 
 
-def count(tx: Session, namespace: str, reach: Reach) -> dict[str, int]:
+def count(reader: Reader, namespace: str, reach: Reach) -> dict[str, int]:
     """Return how many passages are in reach, by type."""
     where, values = reach.sql(namespace)
-    rows = tx.connection().execute(
-        text(f"SELECT p.type, count(*) FROM passage p WHERE {where} GROUP BY p.type"), values
-    )
-    return {row[0]: row[1] for row in rows}
+    return dict(reader.execute(f"SELECT p.type, count(*) FROM passage p WHERE {where} GROUP BY p.type", values))
 
 
-def totals(tx: Session, namespace: str) -> dict[str, int]:
+def totals(reader: Reader, namespace: str) -> dict[str, int]:
     """Return how much of each kind is stored, forgotten memories left out."""
     statements = {
-        "memories": "SELECT count(*) FROM memory WHERE namespace = :namespace AND forgotten_at IS NULL",
-        "superseded": "SELECT count(*) FROM memory WHERE namespace = :namespace AND superseded_by IS NOT NULL",
-        "turns": "SELECT count(*) FROM episode WHERE namespace = :namespace AND kind = 'turn'",
-        "episodes": "SELECT count(*) FROM episode WHERE namespace = :namespace",
-        "files": "SELECT count(*) FROM file WHERE namespace = :namespace",
-        "chunks": "SELECT count(*) FROM chunk WHERE namespace = :namespace AND deleted = 0",
+        "memories": "SELECT count(*) FROM memory WHERE namespace = ? AND forgotten_at IS NULL",
+        "superseded": "SELECT count(*) FROM memory WHERE namespace = ? AND superseded_by IS NOT NULL",
+        "turns": "SELECT count(*) FROM episode WHERE namespace = ? AND kind = 'turn'",
+        "episodes": "SELECT count(*) FROM episode WHERE namespace = ?",
+        "files": "SELECT count(*) FROM file WHERE namespace = ?",
+        "chunks": "SELECT count(*) FROM chunk WHERE namespace = ? AND deleted = 0",
     }
-    connection = tx.connection()
-    return {
-        name: connection.execute(text(statement), {"namespace": namespace}).scalar_one()
-        for name, statement in statements.items()
-    }
+    return {name: reader.execute(statement, (namespace,)).fetchone()[0] for name, statement in statements.items()}
 
 
-def any_stored(tx: Session, namespace: str) -> bool:
+def any_stored(reader: Reader, namespace: str) -> bool:
     """Return whether the namespace holds anything that some recall could find."""
-    statement = "SELECT 1 FROM passage WHERE namespace = :namespace AND hidden = 0 LIMIT 1"
-    return tx.connection().execute(text(statement), {"namespace": namespace}).first() is not None
+    statement = "SELECT 1 FROM passage WHERE namespace = ? AND hidden = 0 LIMIT 1"
+    return reader.execute(statement, (namespace,)).fetchone() is not None
 
 
-def count_pending(tx: Session, namespace: str) -> int:
+def count_pending(reader: Reader, namespace: str) -> int:
     """Return how many chunks of the namespace have no embedding yet."""
-    statement = "SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0 AND namespace = :namespace"
-    return tx.connection().execute(text(statement), {"namespace": namespace}).scalar_one()
+    statement = "SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0 AND namespace = ?"
+    return reader.execute(statement, (namespace,)).fetchone()[0]
 
 
-def search_words(tx: Session, namespace: str, terms: Sequence[str], reach: Reach, k: int) -> list[tuple[int, float]]:
+def search_words(reader: Reader, namespace: str, terms: Sequence[str], reach: Reach, k: int) -> list[tuple[int, float]]:
     """Return up to k (passage id, BM25), best first, of passages with any of the terms, which are literal words."""
     if not terms:
         return []
     where, values = reach.sql(namespace)
     match = "{body context} : (" + " OR ".join('"' + term.replace('"', '""') + '"' for term in terms) + ")"
-    if _shared(tx, namespace):
+    if _shared(reader, namespace):
         match += f' AND namespace : "{namespace_word(namespace)}"'
     rank = f"bm25(passage_fts, {BODY_WEIGHT}, {CONTEXT_WEIGHT}, 0.0)"
-    rows = tx.connection().execute(
-        text(
-            f"SELECT p.id, -{rank} AS score FROM passage_fts JOIN passage p ON p.id = passage_fts.rowid"
-            f" WHERE passage_fts MATCH :match AND {where} ORDER BY score DESC, p.id LIMIT :k"
-        ),
+    return reader.execute(
+        f"SELECT p.id, -{rank} AS score FROM passage_fts JOIN passage p ON p.id = passage_fts.rowid"
+        f" WHERE passage_fts MATCH :match AND {where} ORDER BY score DESC, p.id LIMIT :k",
         {**values, "match": match, "k": k},
-    )
-    return [(row[0], row[1]) for row in rows]
+    ).fetchall()
 
 
 def search_exact(
-    tx: Session,
+    reader: Reader,
     namespace: str,
     vector: Vector,
     reach: Reach,
@@ -205,20 +195,16 @@ def search_exact(
     if below_generation is not None:
         where += " AND c.namespace = :namespace AND c.generation < :generation"
         values["generation"] = below_generation
-    rows = tx.connection().execute(
-        text(
-            "SELECT c.id, c.embedding FROM chunk c JOIN passage p ON p.id = c.passage_id"
-            f" WHERE {where} AND c.model = :model AND c.embedding IS NOT NULL"
-        ),
+    found = reader.execute(
+        "SELECT c.id, c.embedding FROM chunk c JOIN passage p ON p.id = c.passage_id"
+        f" WHERE {where} AND c.model = :model AND c.embedding IS NOT NULL",
         {**values, "model": model},
-    )
-    found = rows.fetchall()
+    ).fetchall()
     if not found:
         return []
-    ids: list[int] = [row[0] for row in found]
-    scores = _matrix([row[1] for row in found], len(vector)) @ vector
+    scores = matrix([row[1] for row in found]) @ vector
     best = np.argsort(-scores, kind="stable")[:k]
-    return [(ids[n], float(scores[n])) for n in best]
+    return [(found[n][0], float(scores[n])) for n in best.tolist()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,78 +219,61 @@ class Candidate:
     words: int
 
 
-def candidates(tx: Session, namespace: str, reach: Reach, ids: Iterable[int]) -> dict[int, Candidate]:
+def candidates(reader: Reader, namespace: str, reach: Reach, ids: Iterable[int]) -> dict[int, Candidate]:
     """Return those of the passages that exist and are in reach now: SQL's last word on what an index found."""
     where, values = reach.sql(namespace)
-    rows = tx.connection().execute(
-        text(
-            "SELECT p.id, p.type, p.thread, p.author, p.at, p.words FROM passage p"
-            f" WHERE p.id IN (SELECT value FROM json_each(:ids)) AND {where}"
-        ),
+    rows = reader.execute(
+        "SELECT p.id, p.type, p.thread, p.author, p.at, p.words FROM passage p"
+        f" WHERE p.id IN (SELECT value FROM json_each(:ids)) AND {where}",
         {**values, "ids": json.dumps(list(ids))},
     )
     return {row[0]: Candidate(*row) for row in rows}
 
 
-def passages_of(tx: Session, chunk_ids: Iterable[int]) -> dict[int, int]:
+def passages_of(reader: Reader, chunk_ids: Iterable[int]) -> dict[int, int]:
     """Return the passage of each chunk that still has one."""
-    rows = tx.connection().execute(
-        text(
-            "SELECT id, passage_id FROM chunk WHERE id IN (SELECT value FROM json_each(:ids))"
-            " AND passage_id IS NOT NULL"
-        ),
-        {"ids": json.dumps(list(chunk_ids))},
+    statement = (
+        "SELECT id, passage_id FROM chunk WHERE id IN (SELECT value FROM json_each(?)) AND passage_id IS NOT NULL"
     )
-    return {row[0]: row[1] for row in rows}
+    return dict(reader.execute(statement, (json.dumps(list(chunk_ids)),)))
 
 
-def cosines(tx: Session, vector: Vector, passage_ids: Iterable[int], *, model: str) -> dict[int, list[float]]:
+def cosines(reader: Reader, vector: Vector, passage_ids: Iterable[int], *, model: str) -> dict[int, list[float]]:
     """Return the cosine of each embedded chunk of the passages, by passage."""
-    rows = (
-        tx.connection()
-        .execute(
-            text(
-                "SELECT passage_id, embedding FROM chunk WHERE passage_id IN (SELECT value FROM json_each(:ids))"
-                " AND model = :model AND embedding IS NOT NULL"
-            ),
-            {"ids": json.dumps(list(passage_ids)), "model": model},
-        )
-        .fetchall()
-    )
+    rows = reader.execute(
+        "SELECT passage_id, embedding FROM chunk WHERE passage_id IN (SELECT value FROM json_each(?))"
+        " AND model = ? AND embedding IS NOT NULL",
+        (json.dumps(list(passage_ids)), model),
+    ).fetchall()
     if not rows:
         return {}
-    scores = _matrix([row[1] for row in rows], len(vector)) @ vector
+    scores: list[float] = (matrix([row[1] for row in rows]) @ vector).tolist()
     found: dict[int, list[float]] = {}
     for (passage, _), score in zip(rows, scores, strict=True):
-        found.setdefault(passage, []).append(float(score))
+        found.setdefault(passage, []).append(score)
     return found
 
 
-def sample(tx: Session, namespace: str, n: int, *, model: str) -> NDArray[np.float32] | None:
+def sample(reader: Reader, namespace: str, n: int, *, model: str) -> Matrix | None:
     """Return up to n stored vectors, evenly spaced in order of storing, as (n, dimensions); None if there are none."""
-    connection = tx.connection()
     ids = [
         row[0]
-        for row in connection.execute(
-            text("SELECT id FROM chunk WHERE namespace = :namespace AND model = :model AND embedding IS NOT NULL"),
-            {"namespace": namespace, "model": model},
+        for row in reader.execute(
+            "SELECT id FROM chunk WHERE namespace = ? AND model = ? AND embedding IS NOT NULL", (namespace, model)
         )
     ]
     if not ids:
         return None
-    step = max(1, len(ids) // n)
-    chosen = json.dumps(ids[::step][:n])
-    rows = connection.execute(
-        text("SELECT embedding FROM chunk WHERE id IN (SELECT value FROM json_each(:ids)) AND embedding IS NOT NULL"),
-        {"ids": chosen},
-    ).fetchall()
-    return _matrix([row[0] for row in rows], len(rows[0][0]) // 4)
+    chosen = json.dumps(ids[:: max(1, len(ids) // n)][:n])
+    rows = reader.execute(
+        "SELECT embedding FROM chunk WHERE id IN (SELECT value FROM json_each(?)) AND embedding IS NOT NULL", (chosen,)
+    )
+    return matrix([row[0] for row in rows])
 
 
-def authors(tx: Session, namespace: str) -> list[str]:
+def authors(reader: Reader, namespace: str) -> list[str]:
     """Return the names of everybody who spoke."""
-    statement = "SELECT name FROM author WHERE namespace = :namespace"
-    return [row[0] for row in tx.connection().execute(text(statement), {"namespace": namespace})]
+    return [row[0] for row in reader.execute("SELECT name FROM author WHERE namespace = ?", (namespace,))]
 
 
 def note_authors(tx: Session, namespace: str, names: Iterable[str]) -> None:
@@ -314,9 +283,29 @@ def note_authors(tx: Session, namespace: str, names: Iterable[str]) -> None:
     )
 
 
-def load(tx: Session, namespace: str, ids: Sequence[int]) -> dict[int, PassageRow]:
-    query = select(PassageRow).where(PassageRow.namespace == namespace, col(PassageRow.id).in_(ids))
-    return {row.id: row for row in tx.exec(query) if row.id is not None}
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A passage that is about to be shown."""
+
+    id: int
+    type: str
+    subject: str
+    seq: int
+    at: str
+    version: int | None
+    first_line: int | None
+    last_line: int | None
+    text: str | None
+
+
+def load(reader: Reader, namespace: str, ids: Sequence[int]) -> dict[int, Found]:
+    """Return the passages that belong to the namespace."""
+    rows = reader.execute(
+        "SELECT id, type, subject, seq, at, version, first_line, last_line, text FROM passage"
+        " WHERE id IN (SELECT value FROM json_each(?)) AND namespace = ?",
+        (json.dumps(list(ids)), namespace),
+    )
+    return {row[0]: Found(*row) for row in rows}
 
 
 def namespace_word(namespace: str) -> str:
@@ -324,11 +313,6 @@ def namespace_word(namespace: str) -> str:
     return "n" + hashlib.sha256(namespace.encode()).hexdigest()[:16]
 
 
-def _shared(tx: Session, namespace: str) -> bool:
+def _shared(reader: Reader, namespace: str) -> bool:
     # With one namespace in the file the extra word would only cost time: it stands in every row.
-    row = tx.connection().execute(text("SELECT min(namespace), max(namespace) FROM passage")).one()
-    return row[0] != namespace or row[1] != namespace
-
-
-def _matrix(blobs: Sequence[bytes], dimensions: int) -> NDArray[np.float32]:
-    return np.frombuffer(b"".join(blobs), dtype="<f4").reshape(-1, dimensions)
+    return reader.execute("SELECT min(namespace), max(namespace) FROM passage").fetchone() != (namespace, namespace)

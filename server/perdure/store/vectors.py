@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import text
 from sqlmodel import Session
 
-from perdure.store.engine import new_token
+from perdure.embedders import Matrix
+from perdure.store.engine import Reader, new_token
 from perdure.tables import IndexStateRow
 
 
@@ -40,9 +40,8 @@ class IndexState:
     token: str
 
 
-def state(tx: Session) -> IndexState:
-    row = tx.connection().execute(text("SELECT model, generation, token FROM index_state WHERE id = 1")).one()
-    return IndexState(row[0], row[1], row[2])
+def state(reader: Reader) -> IndexState:
+    return IndexState(*reader.execute("SELECT model, generation, token FROM index_state WHERE id = 1").fetchone())
 
 
 def set_model(tx: Session, model: str) -> None:
@@ -80,27 +79,24 @@ ORDER BY c.attempts, c.id LIMIT :limit
 """
 
 
-def pending(tx: Session, limit: int) -> list[PendingChunk]:
+def pending(reader: Reader, limit: int) -> list[PendingChunk]:
     """Return chunks that wait for an embedding: fewest failures first, then oldest first."""
-    rows = tx.connection().execute(text(PENDING.format(condition="1")), {"limit": limit})
+    rows = reader.execute(PENDING.format(condition="1"), {"limit": limit})
     return [PendingChunk(*row) for row in rows]
 
 
-def pending_of(tx: Session, chunk_ids: Sequence[int]) -> list[PendingChunk]:
+def pending_of(reader: Reader, chunk_ids: Sequence[int]) -> list[PendingChunk]:
     """Return those of the chunks that still wait for an embedding."""
     condition = "c.id IN (SELECT value FROM json_each(:ids))"
-    rows = tx.connection().execute(
-        text(PENDING.format(condition=condition)), {"ids": json.dumps(list(chunk_ids)), "limit": len(chunk_ids)}
-    )
-    return [PendingChunk(*row) for row in rows]
+    values = {"ids": json.dumps(list(chunk_ids)), "limit": len(chunk_ids)}
+    return [PendingChunk(*row) for row in reader.execute(PENDING.format(condition=condition), values)]
 
 
-def count_all_pending(tx: Session) -> int:
-    statement = "SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0"
-    return tx.connection().execute(text(statement)).scalar_one()
+def count_all_pending(reader: Reader) -> int:
+    return reader.execute("SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0").fetchone()[0]
 
 
-def put_embeddings(tx: Session, ids: Sequence[int], vectors: NDArray[np.float32], *, model: str) -> None:
+def put_embeddings(tx: Session, ids: Sequence[int], vectors: Matrix, *, model: str) -> None:
     """Store one vector per chunk, if it is still there and `model` is still in force."""
     little_endian = vectors.astype("<f4", copy=False)
     tx.connection().execute(
@@ -124,46 +120,38 @@ def note_failure(tx: Session, ids: Sequence[int]) -> None:
 
 
 def not_indexed(
-    tx: Session, generation: int, *, min_chunks: int, always: str, limit: int
-) -> list[tuple[str, list[int], NDArray[np.float32]]]:
+    reader: Reader, generation: int, *, min_chunks: int, always: str, limit: int
+) -> list[tuple[str, list[int], Matrix]]:
     """Return (namespace, chunk ids, vectors) the generation lacks, for namespaces large enough for an index."""
-    connection = tx.connection()
-    found: list[tuple[str, list[int], NDArray[np.float32]]] = []
-    for namespace, _ in _waiting(tx, generation, min_chunks=min_chunks, always=always):
-        chunks = connection.execute(
-            text(
-                "SELECT id, embedding FROM chunk WHERE namespace = :namespace AND generation < :generation"
-                " AND embedding IS NOT NULL ORDER BY id LIMIT :limit"
-            ),
+    found: list[tuple[str, list[int], Matrix]] = []
+    for namespace, _ in _waiting(reader, generation, min_chunks=min_chunks, always=always):
+        chunks = reader.execute(
+            "SELECT id, embedding FROM chunk WHERE namespace = :namespace AND generation < :generation"
+            " AND embedding IS NOT NULL ORDER BY id LIMIT :limit",
             {"namespace": namespace, "generation": generation, "limit": limit},
         ).fetchall()
-        found.append((namespace, [row[0] for row in chunks], _matrix([row[1] for row in chunks])))
+        found.append((namespace, [row[0] for row in chunks], matrix([row[1] for row in chunks])))
     return found
 
 
-def count_not_indexed(tx: Session, generation: int, *, min_chunks: int, always: str) -> int:
+def count_not_indexed(reader: Reader, generation: int, *, min_chunks: int, always: str) -> int:
     """Return how many embedded chunks the generation lacks of those it should hold."""
-    return sum(n for _, n in _waiting(tx, generation, min_chunks=min_chunks, always=always))
+    return sum(n for _, n in _waiting(reader, generation, min_chunks=min_chunks, always=always))
 
 
-def _waiting(tx: Session, generation: int, *, min_chunks: int, always: str) -> list[tuple[str, int]]:
-    rows = tx.connection().execute(
-        text(
-            "SELECT namespace, count(*) FROM chunk WHERE generation < :generation AND embedding IS NOT NULL"
-            " GROUP BY namespace"
-        ),
+def _waiting(reader: Reader, generation: int, *, min_chunks: int, always: str) -> list[tuple[str, int]]:
+    rows = reader.execute(
+        "SELECT namespace, count(*) FROM chunk WHERE generation < :generation AND embedding IS NOT NULL"
+        " GROUP BY namespace",
         {"generation": generation},
-    )
+    ).fetchall()
     return [
-        (namespace, n)
-        for namespace, n in rows.fetchall()
-        if namespace == always or count_chunks(tx, namespace) >= min_chunks
+        (namespace, n) for namespace, n in rows if namespace == always or count_chunks(reader, namespace) >= min_chunks
     ]
 
 
-def count_chunks(tx: Session, namespace: str) -> int:
-    statement = "SELECT count(*) FROM chunk WHERE namespace = :namespace"
-    return tx.connection().execute(text(statement), {"namespace": namespace}).scalar_one()
+def count_chunks(reader: Reader, namespace: str) -> int:
+    return reader.execute("SELECT count(*) FROM chunk WHERE namespace = ?", (namespace,)).fetchone()[0]
 
 
 def mark_indexed(tx: Session, ids: Sequence[int], generation: int) -> None:
@@ -176,13 +164,12 @@ def mark_indexed(tx: Session, ids: Sequence[int], generation: int) -> None:
     )
 
 
-def tombstones(tx: Session, limit: int) -> dict[str, list[int]]:
+def tombstones(reader: Reader, limit: int) -> dict[str, list[int]]:
     """Return deleted chunks the index may still hold, by namespace."""
-    rows = tx.connection().execute(
-        text("SELECT namespace, id FROM chunk WHERE deleted = 1 ORDER BY id LIMIT :limit"), {"limit": limit}
-    )
     found: dict[str, list[int]] = {}
-    for namespace, id in rows:
+    for namespace, id in reader.execute(
+        "SELECT namespace, id FROM chunk WHERE deleted = 1 ORDER BY id LIMIT ?", (limit,)
+    ):
         found.setdefault(namespace, []).append(id)
     return found
 
@@ -195,34 +182,24 @@ def bury(tx: Session, ids: Sequence[int]) -> None:
     )
 
 
-def indexed(tx: Session, generation: int) -> list[tuple[str, int]]:
+def indexed(reader: Reader, generation: int) -> list[tuple[str, int]]:
     """Return (namespace, chunks) that the generation of the index should hold."""
-    rows = tx.connection().execute(
-        text("SELECT namespace, count(*) FROM chunk WHERE generation = :generation AND deleted = 0 GROUP BY namespace"),
-        {"generation": generation},
-    )
-    return [(namespace, n) for namespace, n in rows]
+    statement = "SELECT namespace, count(*) FROM chunk WHERE generation = ? AND deleted = 0 GROUP BY namespace"
+    return reader.execute(statement, (generation,)).fetchall()
 
 
-def indexed_after(
-    tx: Session, namespace: str, generation: int, after: int, limit: int
-) -> tuple[list[int], NDArray[np.float32]]:
+def indexed_after(reader: Reader, namespace: str, generation: int, after: int, limit: int) -> tuple[list[int], Matrix]:
     """Return the next chunks by id that the index should hold, with their true vectors: the audit's page."""
-    rows = (
-        tx.connection()
-        .execute(
-            text(
-                "SELECT id, embedding FROM chunk WHERE namespace = :namespace AND generation = :generation"
-                " AND embedding IS NOT NULL AND id > :after ORDER BY id LIMIT :limit"
-            ),
-            {"namespace": namespace, "generation": generation, "after": after, "limit": limit},
-        )
-        .fetchall()
-    )
-    return [row[0] for row in rows], _matrix([row[1] for row in rows])
+    rows = reader.execute(
+        "SELECT id, embedding FROM chunk WHERE namespace = :namespace AND generation = :generation"
+        " AND embedding IS NOT NULL AND id > :after ORDER BY id LIMIT :limit",
+        {"namespace": namespace, "generation": generation, "after": after, "limit": limit},
+    ).fetchall()
+    return [row[0] for row in rows], matrix([row[1] for row in rows])
 
 
-def _matrix(blobs: Sequence[bytes]) -> NDArray[np.float32]:
+def matrix(blobs: Sequence[bytes]) -> Matrix:
+    """Return stored embeddings as (n, dimensions) float32."""
     return (
         np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), -1) if blobs else np.empty((0, 0), np.float32)
     )

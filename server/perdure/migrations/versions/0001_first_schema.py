@@ -71,7 +71,6 @@ def upgrade() -> None:
     )
     op.create_table(
         "idempotency",
-        "author",
         sa.Column("namespace", sa.String(), nullable=False),
         sa.Column("key", sa.String(), nullable=False),
         sa.Column("tool", sa.String(), nullable=False),
@@ -188,6 +187,7 @@ def downgrade() -> None:
         "chunk",
         "passage",
         "idempotency",
+        "author",
         "index_state",
         "episode",
     ):

@@ -1,0 +1,383 @@
+"""The files of one namespace: read, written atomically, former versions kept.
+
+<root>/files/notes/plan.md            what a person can open
+<root>/versions/3f/3fa9…/<keep>       former contents, by the SHA-256 of the path: no path reaches them
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import secrets
+import stat
+import sys
+import time
+import unicodedata
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from perdure.beneath import Opener, has_openat2, open_by_openat2, open_by_walk
+from perdure.errors import Conflict, InvalidInput, NotFound, PerdureError, Refused, Unavailable
+from perdure.paths import STAGED, normalize, shown
+from perdure.types import MAX_FILE_BYTES
+
+STAGED_MAX_AGE_S = 3600
+CHUNK_BYTES = 1 << 20
+
+_KEEP = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """A plain file as it is on disk now."""
+
+    path: str
+    bytes: int
+    modified: datetime
+
+
+def _not_plain(path: str) -> Refused:
+    return Refused(
+        f"{shown(path)} is not a plain file of this workspace. Links, folders, pipes and devices are neither read nor "
+        "replaced, and every folder on the way must be a real one."
+    )
+
+
+class Workspace:
+    """The files of one namespace beneath `root`, which is made if it is missing. Safe to call from many threads.
+
+    The caller serialises writers of one path; without that a file is still whole, but a former version may be missed.
+    Every path goes through normalize() first. All methods raise Refused or InvalidInput for paths as normalize()
+    does, Refused for what is not a regular file with one link, and Unavailable when the disk says no.
+    """
+
+    def __init__(
+        self, root: Path, *, opener: Literal["auto", "openat2", "walk"] = "auto", ignore_case: bool | None = None
+    ) -> None:
+        with _explained(""):
+            _make_root(root.absolute())
+            # Held for good: what `root` leads through may be a link, and re-pointing it does not move the jail.
+            self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            for name in (b"files", b"versions"):
+                _make_folder(self._root, name)
+            self._ignore_case = _ignores_case(self._root) if ignore_case is None else ignore_case
+            chosen = has_openat2(self._root) if opener == "auto" else opener == "openat2"
+            self._open: Opener = open_by_openat2 if chosen else open_by_walk
+            with self._opened(self._root, b"versions", os.O_DIRECTORY) as versions:
+                for name in _names(versions):
+                    _sweep(versions, name)
+
+    def close(self) -> None:
+        """Give back the descriptor of the root; the workspace is unusable afterwards."""
+        os.close(self._root)
+
+    def read(self, path: str) -> bytes:
+        """Return the whole content. Raises NotFound, and InvalidInput above MAX_FILE_BYTES."""
+        with self.open(path) as file:
+            return file.read(os.fstat(file.fileno()).st_size)
+
+    @contextmanager
+    def open(self, path: str) -> Generator[BinaryIO, None, None]:
+        """Give the file for reading in pieces. Raises NotFound, and InvalidInput above MAX_FILE_BYTES."""
+        path = normalize(path)
+        with _explained(path), self._parent(path) as (folder, name), self._plain(folder, name, path) as fd:
+            if (size := os.fstat(fd).st_size) > MAX_FILE_BYTES:
+                raise InvalidInput(f"{shown(path)} is {size} bytes; files above {MAX_FILE_BYTES} are not read.")
+            with os.fdopen(fd, "rb", closefd=False) as file:
+                yield file
+
+    def stat(self, path: str) -> FileStat:
+        """Return size and time of the file. Raises NotFound."""
+        path = normalize(path)
+        with _explained(path), self._parent(path) as (folder, name), self._plain(folder, name, path) as fd:
+            return _file_stat(path, os.fstat(fd))
+
+    def exists(self, path: str) -> bool:
+        try:
+            self.stat(path)
+        except NotFound:
+            return False
+        return True
+
+    def walk(self) -> Iterator[FileStat]:
+        """Yield every plain file that a path can name, folder by folder; what a crash left is swept on the way."""
+        with _explained(""), self._opened(self._root, b"files", os.O_DIRECTORY) as folder:
+            yield from self._walk(folder, "")
+
+    def write(self, path: str, data: bytes, *, keep: str | None = None) -> bool:
+        """Put `data` at `path`, on disk when this returns; True if the file is new, False if it replaced one.
+
+        At every moment the file is wholly the former or wholly the new one. The former content is on disk as version
+        `keep` before it is replaced; if that version already exists with other bytes, both are kept.
+        Raises Conflict if somebody else changes the file meanwhile; nothing was replaced then.
+        """
+        path = normalize(path)
+        if len(data) > MAX_FILE_BYTES:
+            raise InvalidInput(f"The file would be {len(data)} bytes; the limit is {MAX_FILE_BYTES}. Split it.")
+        with _explained(path), self._parent(path, create=True) as (folder, name):
+            before = self._keep_former(folder, name, path, keep)
+            mode = 0o600 if before is None else before.st_mode & 0o777
+            with _staged(folder, (data,), mode) as staged:
+                if _identity(_lstat(folder, name)) != _identity(before):
+                    raise Conflict(f"{shown(path)} was changed on disk during this write. Read it again, then write.")
+                os.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
+            _sync(folder)
+            return before is None
+
+    def read_version(self, path: str, keep: str) -> bytes:
+        """Return the content kept as `keep` when `path` was replaced. Raises NotFound."""
+        path = normalize(path)
+        with _explained(path):
+            try:
+                name = b"/".join((*_version_folders(path), _version_name(keep)))
+                with self._plain(self._root, name, path) as fd:
+                    return b"".join(_chunks(fd))
+            except FileNotFoundError as exc:
+                raise NotFound(f"Version {keep} of {shown(path)} is not kept.") from exc
+
+    def _keep_former(self, folder: int, name: bytes, path: str, keep: str | None) -> os.stat_result | None:
+        """Return what stands at `name`, its content kept; None for nothing."""
+        if _lstat(folder, name) is None:
+            return None
+        with self._plain(folder, name, path) as former:
+            before = os.fstat(former)
+            if not before.st_mode & stat.S_IWUSR:
+                raise Refused(f"{shown(path)} is read-only on disk. Make it writable or write another file.")
+            if keep is not None:
+                self._keep(path, _version_name(keep), former)
+            return before
+
+    def _keep(self, path: str, name: bytes, former: int) -> None:
+        digest = _digest(former)
+        top, *inner = _version_folders(path)
+        with self._opened(self._root, top, os.O_DIRECTORY) as versions, self._made(versions, inner) as folder:
+            if _lstat(folder, name):
+                with self._plain(folder, name, path) as kept:
+                    if _digest(kept) == digest:
+                        return  # left by a write that ended between keeping and replacing
+                name += b"." + digest[:16].encode()
+            # A copy: a hard link would leave the live file with two links, unreadable, if we ended here.
+            with _staged(versions, _chunks(former), 0o600) as staged:
+                os.rename(staged, name, src_dir_fd=versions, dst_dir_fd=folder)
+            _sync(folder)
+
+    @contextmanager
+    def _parent(self, path: str, *, create: bool = False) -> Generator[tuple[int, bytes], None, None]:
+        """Give (descriptor of the folder that holds the file, name of the file as stored there)."""
+        *parents, name = path.split("/")
+        folder = self._folder(parents, create=create)
+        try:
+            yield folder, self._spelled(folder, name)
+        finally:
+            os.close(folder)
+
+    def _folder(self, parents: list[str], *, create: bool) -> int:
+        if not self._ignore_case:
+            with suppress(FileNotFoundError):
+                return self._open(self._root, "/".join(["files", *parents]).encode(), os.O_DIRECTORY)
+        try:
+            folder = self._open(self._root, b"files", os.O_DIRECTORY)
+        except FileNotFoundError as exc:
+            raise Unavailable("The workspace is gone from disk. Ask the operator to restart the server.") from exc
+        for part in parents:
+            try:
+                name = self._spelled(folder, part)
+                if create:
+                    _make_folder(folder, name)
+                inner = self._open(folder, name, os.O_DIRECTORY)
+            finally:
+                os.close(folder)
+            folder = inner
+        return folder
+
+    def _spelled(self, folder: int, name: str) -> bytes:
+        """Return `name` as the folder has it: perhaps in another normal form, as copied from another system."""
+        wanted = name.encode()
+        if not self._ignore_case and (name.isascii() or _lstat(folder, wanted)):
+            return wanted
+        for raw in sorted(_names(folder)):
+            form = unicodedata.normalize("NFC", raw.decode(errors="replace"))
+            if form == name:
+                return raw
+            if self._ignore_case and form.casefold() == name.casefold():
+                raise Refused(f"{name!r} exists here as {form!r}, and this disk takes both for one. Use that name.")
+        return wanted
+
+    @contextmanager
+    def _opened(self, folder: int, name: bytes, flags: int) -> Generator[int, None, None]:
+        fd = self._open(folder, name, flags)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _made(self, folder: int, names: list[bytes]) -> Generator[int, None, None]:
+        """Give the folder beneath `folder` after making what is missing of the way to it."""
+        for depth, name in enumerate(names):
+            with self._opened(folder, b"/".join((b".", *names[:depth])), os.O_DIRECTORY) as parent:
+                _make_folder(parent, name)
+        with self._opened(folder, b"/".join(names), os.O_DIRECTORY) as made:
+            yield made
+
+    @contextmanager
+    def _plain(self, folder: int, name: bytes, path: str) -> Generator[int, None, None]:
+        """Give a descriptor of a regular file with one link. A second link may stand outside the workspace."""
+        with self._opened(folder, name, os.O_RDONLY) as fd:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+                raise _not_plain(path)
+            yield fd
+
+    def _walk(self, folder: int, prefix: str) -> Iterator[FileStat]:
+        names = [(raw, raw.decode(errors="replace")) for raw in _names(folder)]
+        seen: set[str] = set()
+        # NFC first: of two names that differ only by normal form, that is the one a path opens.
+        for raw, name in sorted(names, key=lambda item: (not unicodedata.is_normalized("NFC", item[1]), item[0])):
+            if name.startswith(STAGED):
+                _sweep(folder, raw)
+                continue
+            try:
+                path = normalize(prefix + name)
+            except PerdureError:
+                continue
+            found = _lstat(folder, raw)
+            if found is None or path in seen or "\ufffd" in name:
+                continue
+            seen.add(path)
+            if stat.S_ISDIR(found.st_mode):
+                # Gone, turned into a link or not ours to read: none of our files is in there.
+                with suppress(OSError), self._opened(folder, raw, os.O_DIRECTORY) as inner:
+                    yield from self._walk(inner, path + "/")
+            elif stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                yield _file_stat(path, found)
+
+
+@contextmanager
+def _staged(folder: int, chunks: Iterable[bytes], mode: int) -> Generator[bytes, None, None]:
+    """Give the name of a new file in `folder` that holds `chunks`, on disk; it is gone afterwards unless renamed."""
+    name = f"{STAGED}{secrets.token_hex(16)}".encode()  # nobody can plant a link at a name they cannot guess
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.writelines(chunks)
+            file.flush()
+            os.fchmod(fd, mode)
+            _sync(fd)
+        yield name
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+        raise
+
+
+def _sweep(folder: int, name: bytes) -> None:
+    """Remove a staged file whose writer ended before the rename."""
+    found = _lstat(folder, name)
+    if name.startswith(STAGED.encode()) and found and time.time() - found.st_mtime > STAGED_MAX_AGE_S:
+        with suppress(OSError):  # a read-only disk, or another process was first
+            os.unlink(name, dir_fd=folder)
+
+
+def _sync(fd: int) -> None:
+    if sys.platform == "darwin":
+        import fcntl  # not on every platform that imports this module
+
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync alone leaves the data in the drive's cache there
+    else:
+        os.fsync(fd)
+
+
+def _make_root(root: Path) -> None:
+    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _make_folder(parent, os.fsencode(folder.name))
+        finally:
+            os.close(parent)
+
+
+def _make_folder(parent: int, name: bytes) -> None:
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        return
+    _sync(parent)
+
+
+def _ignores_case(root: int) -> bool:
+    return _lstat(root, b"FILES") is not None
+
+
+def _names(folder: int) -> list[bytes]:
+    with os.scandir(folder) as entries:
+        return [os.fsencode(entry.name) for entry in entries]  # bytes: the locale may not know the name's letters
+
+
+def _lstat(folder: int, name: bytes) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _identity(found: os.stat_result | None) -> tuple[int, ...] | None:
+    return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _file_stat(path: str, found: os.stat_result) -> FileStat:
+    return FileStat(path, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+
+
+def _chunks(fd: int) -> Iterator[bytes]:
+    position = 0
+    while chunk := os.pread(fd, CHUNK_BYTES, position):
+        position += len(chunk)
+        yield chunk
+
+
+def _digest(fd: int) -> str:
+    digest = hashlib.sha256()
+    for chunk in _chunks(fd):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _version_folders(path: str) -> tuple[bytes, bytes, bytes]:
+    digest = hashlib.sha256(path.encode()).hexdigest().encode()
+    return b"versions", digest[:2], digest
+
+
+def _version_name(keep: str) -> bytes:
+    if not _KEEP.fullmatch(keep):
+        raise InvalidInput(f"The version {shown(keep)} is not 1-80 of letters, digits, _ and -.")
+    return keep.encode()
+
+
+@contextmanager
+def _explained(path: str) -> Generator[None, None, None]:
+    """Turn what the disk says into our failures, without a path of this machine."""
+    try:
+        yield
+    except FileNotFoundError as exc:
+        raise NotFound(
+            f"No file at {shown(path)} in this workspace. write_file creates it; "
+            "paths are relative, like notes/plan.md."
+        ) from exc
+    except OSError as exc:
+        match exc.errno:
+            case errno.ELOOP | errno.ENOTDIR | errno.EISDIR | errno.EXDEV | errno.ENXIO:
+                raise _not_plain(path) from exc
+            case errno.ENAMETOOLONG:
+                raise InvalidInput(f"The path {shown(path)} is too long for this disk. Use a shorter one.") from exc
+            case code:
+                what = f"The file {shown(path)}" if path else "The workspace"
+                reason = os.strerror(code or 0)
+                raise Unavailable(f"{what} cannot be used: {reason}. Try again, or tell the operator.") from exc
