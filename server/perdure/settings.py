@@ -131,6 +131,21 @@ class Settings(BaseSettings):
         return env_settings, init_settings
 
 
+class _Final(Settings):
+    """Settings that read no environment, so that what the command line says wins over it."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
 def load_settings(config: Path | None = None, **overrides: str | None) -> Settings:
     """Return the settings from `config`, PERDURE_CONFIG or the default file, the environment, then `overrides`.
 
@@ -148,7 +163,8 @@ def load_settings(config: Path | None = None, **overrides: str | None) -> Settin
         settings = Settings(**values)
         given = {name: value for name, value in overrides.items() if value is not None}
         if given:
-            settings = Settings.model_validate({**settings.model_dump(), **given})
+            final: dict[str, Any] = {**settings.model_dump(), **given}
+            settings = _Final(**final)
     except ValidationError as exc:
         raise InvalidInput(_explain(exc)) from exc
     return settings

@@ -16,6 +16,7 @@ from perdure.types import MAX_LIMIT, Episode, Hit, PageMark, Principal, Recall
 POOL = 100  # candidates of each channel: R@10 did not move beyond it
 OVERFETCH = 3  # of the index, which knows no filters
 MAX_WIDENED = 4_000  # neighbours asked of the index before exact search is cheaper
+FEW_FLOOR = 0.2  # below a model's weakest good match lies what is unrelated (bge-small: 0.62 and about 0.4)
 HIT_FRAME = 20  # characters counted per hit besides its content
 
 
@@ -173,6 +174,10 @@ class Recalling(Part):
         sample = self._core.samples.get(tx, question.namespace, found.model, sum(found.searched.values()))
         if sample is not None:
             found.floor = float((sample @ vector).min())
+            embedder = self._core.indexer.embedder
+            if len(sample) < self._core.samples.SIZE and embedder is not None:
+                # Too few to hold something unrelated: a lone memory would be its own floor.
+                found.floor = min(found.floor, (embedder.weak_below or FEW_FLOOR) - FEW_FLOOR)
             found.channels.append("vectors")
 
     def _envelope(

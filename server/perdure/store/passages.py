@@ -76,6 +76,8 @@ class NewPassage:
 
 def add(tx: Session, passages: Sequence[NewPassage]) -> list[list[int]]:
     """Store passages with their words and pending chunks; return the chunk ids of each."""
+    if not passages:
+        return []
     tx.add_all([passage.row for passage in passages])
     tx.flush()
     chunks = [

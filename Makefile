@@ -1,0 +1,87 @@
+# Everything a checkout needs. Only Python 3.11 or newer and make have to be there; each target does its own set-up.
+# GNU make 3.81 (macOS) is enough. Choose another interpreter with: make install PYTHON=python3.13
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+MODEL := models/bge-small-en
+
+# pip runs of one environment must not overlap, whatever -j says.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: help install serve demo test lint bench conformance clean
+
+help:
+	@echo "make serve        run Perdure over HTTP and print the lines to paste into clients"
+	@echo "make demo         see a memory survive the death of its server"
+	@echo "make test         run the tests; ARGS='-k recall' narrows them"
+	@echo "make install      make .venv only; then .venv/bin/perdure is the command"
+	@echo "make lint         ruff, pyright, import-linter"
+	@echo "make bench        measure; each figure is printed beside its floor"
+	@echo "make conformance  the official protocol suite (needs Node.js)"
+	@echo "make clean        remove .venv and caches; stored memories stay"
+
+# The stamps make a second run free, and free of the network; they live in .venv, so they go when it goes.
+# Byte code is compiled here because an environment may keep Python from writing it at the first start.
+install: $(VENV)/.installed $(VENV)/.model
+	@$(BIN)/python -m compileall -q server/perdure
+
+# macOS and some Linux systems call an older interpreter python3, so newer names are tried after it.
+$(BIN)/python:
+	@set -e; for python in "$(PYTHON)" python3.14 python3.13 python3.12 python3.11; do \
+	  if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null; then \
+	    echo "Making $(VENV) with $$("$$python" --version)."; \
+	    "$$python" -m venv --clear $(VENV) || { echo "If the venv module is missing: apt-get install python3-venv" >&2; exit 1; }; \
+	    exit 0; \
+	  fi; \
+	done; \
+	echo "Perdure needs Python 3.11 to 3.14. Install one, or name it: make install PYTHON=/path/to/python3" >&2; exit 1
+
+# pip reads dependency groups from 25.1 on; a fresh environment brings an older one.
+$(VENV)/.pip: | $(BIN)/python
+	@$(PIP) install --upgrade 'pip>=25.1,<27'
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.pip
+	@echo "Installing Perdure into $(VENV): a minute or two, once."
+	@$(PIP) install -e .
+	@touch $@
+
+$(VENV)/.model: $(wildcard $(MODEL)/*.toml $(MODEL)/*.py $(MODEL)/*/*.py) $(VENV)/.pip
+	@echo "Building and installing the embedding model."
+	@$(PIP) install --force-reinstall ./$(MODEL)
+	@touch $@
+
+$(VENV)/.test: pyproject.toml $(VENV)/.pip
+	@$(PIP) install --group test
+	@touch $@
+
+$(VENV)/.lint: pyproject.toml $(VENV)/.pip
+	@$(PIP) install --group lint
+	@touch $@
+
+serve: install
+	@exec $(BIN)/perdure serve
+
+demo: install
+	@$(BIN)/python bench/demo.py
+
+test: install $(VENV)/.test
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: install $(VENV)/.test $(VENV)/.lint
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: install
+	@$(BIN)/python bench/run.py $(ARGS)
+
+conformance: install $(VENV)/.test
+	@bash tests/conformance/run
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find server tests bench models -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""The command line: the tools' words, one function a command, each calling one method of the service."""
+
+from perdure.cli.commands import app
+
+__all__ = ["app"]

@@ -1,0 +1,381 @@
+"""The commands. A new tool gets one function here: its argument names, its service method, its answer in words."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from perdure.cli.clients import how_to_connect
+from perdure.cli.output import (
+    note,
+    plain,
+    progress_bar,
+    show,
+    show_appended,
+    show_file,
+    show_files,
+    show_forgotten,
+    show_history,
+    show_mapping,
+    show_recall,
+    show_receipt,
+    show_written,
+)
+from perdure.cli.root import CommandLine, GlobalOptions, session, settings_of
+from perdure.errors import InvalidInput
+from perdure.settings import Settings, walk_settings
+from perdure.types import MAX_TURNS, Appended, MemoryKind, Source, Turn, WriteMode
+
+app = CommandLine(
+    help="A memory for tool-using agents. Without a command, in a pipe: MCP over stdin and stdout.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+files = typer.Typer(
+    help="List, read and write the files of the workspace.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(files, name="files")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")]
+Cursor = Annotated[str | None, typer.Option(help="Go on where the last answer stopped.")]
+ExpectedVersion = Annotated[int | None, typer.Option(help="Refuse to write unless the file has this version.")]
+IdempotencyKey = Annotated[str | None, typer.Option(help="The same key again writes nothing and repeats the receipt.")]
+Since = Annotated[str | None, typer.Option(help="From this time on: a date, or ISO 8601 with an offset.")]
+Tags = Annotated[list[str] | None, typer.Option("--tags", "--tag", help="Repeat for several.")]
+Thread = Annotated[str | None, typer.Option(help="A conversation, a ticket: the label that groups episodes.")]
+Until = Annotated[str | None, typer.Option(help="Up to this time.")]
+
+
+class TurnLine(BaseModel):
+    """One line of the input of append."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    role: str
+    content: str
+    name: str | None = None
+    at: str | None = None
+
+
+@app.callback()
+def options(
+    ctx: typer.Context,
+    namespace: Annotated[str | None, typer.Option(help="Whose memory this is.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Who acts, as history shows it.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Where everything is kept.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The settings file. Default: $PERDURE_CONFIG, then the user's own.")
+    ] = None,
+) -> None:
+    ctx.obj = GlobalOptions(config=config, namespace=namespace, agent=agent, data_dir=data_dir)
+
+
+@app.command()
+def remember(
+    ctx: typer.Context,
+    content: Annotated[str, typer.Argument(help="The statement to keep; - reads it from stdin.")],
+    key: Annotated[
+        str | None, typer.Option(help="Its subject, like user.timezone; supersedes what holds it now.")
+    ] = None,
+    kind: Annotated[MemoryKind, typer.Option()] = "note",
+    tags: Tags = None,
+    thread: Thread = None,
+    source: Annotated[Source, typer.Option(help="Where the statement came from.")] = "agent",
+    at: Annotated[str | None, typer.Option(help="When it was said or happened. Default: now.")] = None,
+    expires_at: Annotated[str | None, typer.Option(help="When it stops being true.")] = None,
+    supersedes: Annotated[str | None, typer.Option(help="The id of the memory it replaces.")] = None,
+    metadata: Annotated[list[str] | None, typer.Option(help="name=value; repeat for several.")] = None,
+    idempotency_key: IdempotencyKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep one statement; the answer comes when it is on disk."""
+    text = _stdin_text() if content == "-" else content
+    pairs = _pairs(metadata or [])
+    with session(ctx) as (service, caller):
+        receipt = service.remember(
+            caller,
+            text,
+            key=key,
+            kind=kind,
+            tags=tags or (),
+            thread=thread,
+            source=source,
+            at=at,
+            expires_at=expires_at,
+            supersedes=supersedes,
+            metadata=pairs,
+            idempotency_key=idempotency_key,
+        )
+    show(receipt, as_json, show_receipt)
+
+
+@app.command()
+def recall(
+    ctx: typer.Context,
+    query: Annotated[str, typer.Argument(help="What to look for, in words.")],
+    limit: Annotated[int, typer.Option(help="At most this many hits.")] = 10,
+    max_chars: Annotated[int, typer.Option(help="At most this many characters of text.")] = 8000,
+    include: Annotated[
+        list[str] | None, typer.Option(help="memories, history, files; repeat for several. Default: all.")
+    ] = None,
+    tags: Tags = None,
+    kind: Annotated[MemoryKind | None, typer.Option()] = None,
+    thread: Thread = None,
+    key: Annotated[str | None, typer.Option(help="Only memories with this key.")] = None,
+    since: Since = None,
+    until: Until = None,
+    as_of: Annotated[str | None, typer.Option(help="Answer from what was believed at this time.")] = None,
+    min_score: Annotated[float | None, typer.Option(help="Leave out weaker hits.")] = None,
+    explain: Annotated[bool, typer.Option(help="Say how each score came about.")] = False,
+    cursor: Cursor = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find memories, turns and files by meaning and by words, best first."""
+    with session(ctx) as (service, caller):
+        answer = service.recall(
+            caller,
+            query,
+            limit=limit,
+            max_chars=max_chars,
+            include=include or ("memories", "history", "files"),
+            tags=tags or (),
+            kind=kind,
+            thread=thread,
+            key=key,
+            since=since,
+            until=until,
+            as_of=as_of,
+            min_score=min_score,
+            explain=explain,
+            cursor=cursor,
+        )
+    show(answer, as_json, show_recall)
+
+
+@app.command()
+def forget(
+    ctx: typer.Context,
+    id: Annotated[str | None, typer.Argument(help="The id of the memory.")] = None,
+    key: Annotated[str | None, typer.Option(help="Its key, instead of the id.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Kept in history.")] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Bring it back.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Hide a memory everywhere at once; --undo brings it back for 30 days."""
+    with session(ctx) as (service, caller):
+        answer = service.forget(caller, id=id, key=key, reason=reason, undo=undo)
+    show(answer, as_json, show_forgotten)
+
+
+@app.command()
+def append(
+    ctx: typer.Context,
+    thread: Annotated[str, typer.Argument(help="The conversation the turns belong to.")],
+    idempotency_key: IdempotencyKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Log turns from stdin, one JSON object a line: {"role": "user", "content": "Hello"}, "name" and "at" if known."""
+    turns = _turns(_stdin_text())
+    receipts: list[Appended] = []
+    with session(ctx) as (service, caller), progress_bar("Appending") as advance:
+        for start in range(0, len(turns), MAX_TURNS):
+            # Each batch needs a key of its own, or the second would be taken for a repetition of the first.
+            batch_key = f"{idempotency_key}-{start}" if idempotency_key else None
+            batch = turns[start : start + MAX_TURNS]
+            receipts.append(service.append_history(caller, thread, batch, idempotency_key=batch_key))
+            advance(start + len(batch), len(turns))
+    show(Appended(thread, receipts[0].first_seq, receipts[-1].last_seq), as_json, show_appended)
+
+
+@app.command()
+def history(
+    ctx: typer.Context,
+    thread: Thread = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kinds", "--kind", help="turn, remember, ...; thread lists the threads. Repeat for several."),
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    order: Annotated[str, typer.Option(help="newest or oldest first.")] = "newest",
+    limit: Annotated[int, typer.Option(help="At most this many.")] = 50,
+    max_chars: Annotated[int, typer.Option(help="At most this many characters of text.")] = 16000,
+    cursor: Cursor = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what happened, newest first."""
+    with session(ctx) as (service, caller):
+        page = service.list_history(
+            caller,
+            thread=thread,
+            kinds=kinds or (),
+            since=since,
+            until=until,
+            order=order,
+            limit=limit,
+            max_chars=max_chars,
+            cursor=cursor,
+        )
+    show(page, as_json, show_history)
+
+
+@files.command("list")
+def list_files(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List every file with its size and version."""
+    with session(ctx) as (service, caller):
+        found = service.list_files(caller)
+    show(found, as_json, show_files)
+
+
+@files.command("read")
+def read_file(
+    ctx: typer.Context,
+    path: str,
+    offset: Annotated[int, typer.Option(help="Lines to skip.")] = 0,
+    limit: Annotated[
+        int | None, typer.Option(help="At most this many lines. Default: all that one answer holds.")
+    ] = None,
+    version: Annotated[int | None, typer.Option(help="A former version.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a file."""
+    with session(ctx) as (service, caller):
+        found = service.read_file(caller, path, offset=offset, limit=limit, version=version)
+        while found.truncated and limit is None:  # one answer holds what a model can take; a person wants the file
+            rest = service.read_file(caller, path, offset=found.last_line, version=found.version)
+            notes = tuple(dict.fromkeys(found.notes + rest.notes))
+            found = replace(rest, text=found.text + rest.text, first_line=found.first_line, notes=notes)
+    show(found, as_json, show_file)
+
+
+@files.command("write")
+def write_file(
+    ctx: typer.Context,
+    path: str,
+    mode: Annotated[
+        WriteMode, typer.Option(help="write replaces, create refuses an existing file, append adds.")
+    ] = "write",
+    expected_version: ExpectedVersion = None,
+    idempotency_key: IdempotencyKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write stdin to a file; the former version is kept."""
+    content = _stdin_text()
+    with session(ctx) as (service, caller):
+        receipt = service.write_file(
+            caller, path, content, mode=mode, expected_version=expected_version, idempotency_key=idempotency_key
+        )
+    show(receipt, as_json, show_written)
+
+
+@app.command()
+def status(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Say what is stored, what is pending, how the workers are, and where the data lies."""
+    with session(ctx) as (service, caller):
+        found = service.status(caller)
+    show(found, as_json, show_mapping)
+
+
+@app.command()
+def reindex(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Build the index of vectors again from what the database holds."""
+    with session(ctx) as (service, caller), progress_bar("Indexing") as advance:
+        done = service.reindex(caller, advance)
+    show(done, as_json, show_mapping)
+
+
+@app.command()
+def serve(
+    ctx: typer.Context,
+    host: Annotated[str | None, typer.Option(help="Address to bind.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to bind.", min=0, max=65535)] = None,
+) -> None:
+    """Serve MCP over HTTP until Ctrl-C, and print the lines to paste into clients."""
+    # Imported here: the HTTP server and the SDK are the heaviest imports of all, and no other command needs them.
+    from perdure.http import serve as serve_http
+
+    settings = settings_of(ctx)
+    given = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
+    settings = settings.model_copy(update={"http": settings.http.model_copy(update=given)})
+    note(how_to_connect(settings))
+    serve_http(settings)
+
+
+@app.command()
+def clients(ctx: typer.Context) -> None:
+    """Print the lines to paste into MCP clients."""
+    typer.echo(how_to_connect(settings_of(ctx)))
+
+
+@app.command()
+def config(ctx: typer.Context) -> None:
+    """Print the settings in force as a settings file; secrets are left out."""
+    settings = settings_of(ctx)
+    current = ""
+    for section, name, _, _ in walk_settings():
+        if section != current:
+            current = section
+            typer.echo(f"\n[{section}]")
+        typer.echo(_setting_line(settings, section, name))
+
+
+def _setting_line(settings: Settings, section: str, name: str) -> str:
+    owner: BaseModel = getattr(settings, section) if section else settings
+    value = getattr(owner, name)
+    if value is None:
+        return f"# {name} is not set"
+    if not type(owner).model_fields[name].repr:
+        return f"# {name} is set and not shown"
+    if isinstance(value, str):
+        value = re.sub(r"//[^/@]*@", "//", value)  # an address may carry a password
+    # A JSON string, number, boolean or list of strings is also TOML.
+    return f"{name} = {json.dumps(plain(value), ensure_ascii=False)}"
+
+
+def _stdin_text() -> str:
+    if sys.stdin.isatty():
+        note("Reading from the terminal; Ctrl-D ends.")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise InvalidInput(f"stdin is not UTF-8 (byte {exc.start}). Convert it first.") from exc
+
+
+def _turns(text: str) -> list[Turn]:
+    turns: list[Turn] = []
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            turns.append(Turn(**TurnLine.model_validate_json(line).model_dump()))
+        except ValidationError as exc:
+            first = exc.errors(include_url=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            wrong = f"{field}: {first['msg']}" if field else first["msg"]
+            raise InvalidInput(
+                f"Line {number} of stdin is not a turn; nothing was appended. {wrong}. "
+                'A turn is {"role": "user", "content": "..."}; name and at may follow.'
+            ) from exc
+    if not turns:
+        raise InvalidInput("stdin holds no turn. Give one JSON object a line, with role and content.")
+    return turns
+
+
+def _pairs(given: list[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise InvalidInput(f"--metadata {item!r} is not name=value.")
+        pairs[name] = value
+    return pairs

@@ -1,0 +1,82 @@
+"""What every command stands on: the global options, the open service with its caller, and the failure boundary."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from perdure.errors import InvalidInput, PerdureError
+from perdure.settings import Settings, load_settings
+from perdure.types import Principal
+
+if TYPE_CHECKING:
+    from perdure.service import Service
+
+
+class CommandLine(typer.Typer):
+    """A Typer application that ends with a sentence on stderr: status 2 for wrong input, 1 for any other failure."""
+
+    def __call__(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # Any: Typer's own signature
+        _speak_utf8()
+        try:
+            given = [_decode(arg) for arg in (sys.argv[1:] if args is None else args)]
+            return super().__call__(args=given, **kwargs)
+        except PerdureError as exc:
+            typer.echo(f"perdure: {exc}", err=True)
+            raise SystemExit(2 if isinstance(exc, InvalidInput) else 1) from exc
+
+
+@dataclass(frozen=True)
+class GlobalOptions:
+    """What stood before the command; None leaves the setting as the file and the environment have it."""
+
+    config: Path | None
+    namespace: str | None
+    agent: str | None
+    data_dir: str | None
+
+    def load(self) -> Settings:
+        settings = load_settings(self.config, namespace=self.namespace, agent=self.agent, data_dir=self.data_dir)
+        logging.basicConfig(level=settings.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(message)s")
+        return settings
+
+
+def settings_of(ctx: typer.Context) -> Settings:
+    """Return the settings in force for this command. Raises InvalidInput for a wrong one."""
+    options: GlobalOptions = ctx.find_root().obj
+    return options.load()
+
+
+@contextmanager
+def session(ctx: typer.Context) -> Generator[tuple[Service, Principal]]:
+    """Give the open service and who is calling it; the service is closed afterwards."""
+    settings = settings_of(ctx)
+    # Imported here so that --help, a wrong option and a wrong setting answer without loading the engine.
+    from perdure.app import open_service
+    from perdure.identity import local_principal
+
+    with open_service(settings) as service:
+        yield service, local_principal(settings)
+
+
+def _speak_utf8() -> None:
+    # Stored text is any text; under LANG=C Python would fail in the middle of a print.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def _decode(arg: str) -> str:
+    try:
+        return os.fsencode(arg).decode("utf-8")
+    except UnicodeError as exc:
+        raise InvalidInput(f"The argument {arg!r} is not UTF-8. Pass the text in UTF-8, or through stdin.") from exc

@@ -1,0 +1,228 @@
+"""remember, recall, forget and history, as a client sees them."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from conftest import Json, StartStdio, StdioClient
+
+
+def hits(client: StdioClient, query: str, **arguments: object) -> list[Json]:
+    answer = client.call("recall", query=query, **arguments)
+    assert not answer["isError"], answer
+    return answer["structuredContent"]["hits"]
+
+
+def texts(client: StdioClient, query: str, **arguments: object) -> list[str]:
+    return [hit["content"] for hit in hits(client, query, **arguments)]
+
+
+def remember(client: StdioClient, content: str, **arguments: object) -> Json:
+    answer = client.call("remember", content=content, **arguments)
+    assert not answer["isError"], answer
+    return answer["structuredContent"]
+
+
+def test_a_key_has_one_current_value_and_as_of_finds_the_former_one(client: StdioClient) -> None:
+    old = remember(client, "The user lives in Berlin", key="user.city", at="2020-01-01")
+    new = remember(client, "The user lives in Paris", key="user.city", at="2022-01-01")
+    assert new["superseded"] == [old["id"]]
+    assert texts(client, "where does the user live", key="user.city") == ["The user lives in Paris"]
+    (then,) = hits(client, "where does the user live", as_of="2021-06-01")
+    assert (then["content"], then["superseded_by"]) == ("The user lives in Berlin", new["id"])
+    assert hits(client, "where does the user live", as_of="2019-06-01") == []
+
+
+def test_supersedes_names_the_memory_it_replaces(client: StdioClient) -> None:
+    old = remember(client, "Standup is at nine")
+    new = remember(client, "Standup is at ten", supersedes=old["id"])
+    assert new["superseded"] == [old["id"]]
+    assert texts(client, "when is standup") == ["Standup is at ten"]
+    again = client.call("remember", content="Standup is at eleven", supersedes=old["id"])
+    assert again["isError"]
+    assert new["id"] in again["content"][0]["text"]
+
+
+def test_b103_the_same_text_is_stored_once(client: StdioClient) -> None:
+    first = remember(client, "The  kettle is in the LEFT cupboard")
+    for _ in range(5):
+        again = remember(client, "the kettle is in the left cupboard")
+        assert (again["id"], again["created"], again["duplicate"]) == (first["id"], False, True)
+    assert len(hits(client, "kettle cupboard")) == 1
+
+
+def test_the_same_idempotency_key_returns_the_first_receipt_and_writes_nothing(client: StdioClient) -> None:
+    first = remember(client, "Parcel on Friday", idempotency_key="k1")
+    assert remember(client, "Parcel on Friday", idempotency_key="k1")["id"] == first["id"]
+    turns = [{"role": "user", "content": "hello"}]
+    appended = client.call("append_history", thread="t", turns=turns, idempotency_key="k2")["structuredContent"]
+    assert client.call("append_history", thread="t", turns=turns, idempotency_key="k2")["structuredContent"] == appended
+    written = {"path": "a.md", "content": "x", "mode": "append", "idempotency_key": "k3"}
+    assert client.call("write_file", **written)["structuredContent"]["bytes"] == 1
+    assert client.call("write_file", **written)["structuredContent"]["bytes"] == 1
+    other = client.call("remember", content="Another text", idempotency_key="k1")
+    assert other["isError"]
+    assert "new key" in other["content"][0]["text"]
+    kinds = [e["kind"] for e in client.call("list_history")["structuredContent"]["episodes"]]
+    assert sorted(kinds) == ["remember", "turn", "write_file"]
+
+
+def test_forget_hides_at_once_everywhere_and_can_be_undone(client: StdioClient) -> None:
+    id = remember(client, "The alarm code is heliotrope")["id"]
+    receipt = client.call("forget", id=id, reason="asked to")["structuredContent"]
+    assert receipt["forgotten"]
+    assert receipt["recoverable_until"] > "2026"
+    assert hits(client, "alarm code heliotrope") == []
+    history = client.call("list_history")
+    assert "heliotrope" not in str(history)
+    client.call("forget", id=id, undo=True)
+    assert texts(client, "alarm code") == ["The alarm code is heliotrope"]
+
+
+def test_filters_hold_before_the_best_are_taken(client: StdioClient) -> None:
+    for n in range(30):
+        remember(client, f"trip report number {n}", tags=["noise"], at="2021-01-01")
+    remember(client, "trip report of the quiet valley", tags=["keep", "walk"], kind="event", at="2023-05-05")
+    for filters in (
+        {"tags": ["keep"]},
+        {"tags": ["keep", "walk"]},
+        {"kind": "event"},
+        {"since": "2023-01-01"},
+        {"since": "2023-05-05", "until": "2023-05-05"},
+    ):
+        assert texts(client, "trip report number", limit=1, **filters) == ["trip report of the quiet valley"], filters
+    assert len(hits(client, "trip report", limit=40, max_chars=40000, until="2021-01-01")) == 30
+
+
+def test_b109_every_match_of_a_filter_is_reached_page_by_page(client: StdioClient) -> None:
+    for n in range(57):
+        remember(client, f"packing list entry {n}", tags=["trip"])
+    for n in range(20):
+        remember(client, f"unrelated remark {n}")
+    seen: list[str] = []
+    page: Json = {}
+    while True:
+        answer = client.call("recall", query="packing list", tags=["trip"], limit=20, **page)["structuredContent"]
+        seen += [hit["id"] for hit in answer["hits"]]
+        if "next_cursor" not in answer:
+            break
+        page = {"cursor": answer["next_cursor"]}
+    assert len(seen) == len(set(seen)) == 57
+
+
+def test_an_expired_memory_is_not_recalled(client: StdioClient) -> None:
+    remember(client, "The visitor badge is 12", expires_at="2020-01-01", at="2019-12-01")
+    assert hits(client, "visitor badge") == []
+    assert texts(client, "visitor badge", as_of="2019-12-15") == ["The visitor badge is 12"]
+
+
+def test_empty_is_explained(client: StdioClient) -> None:
+    def why(**arguments: object) -> str:
+        return client.call("recall", query="zebra", **arguments)["structuredContent"]["empty_reason"]
+
+    assert why() == "nothing_stored"
+    remember(client, "A zebra has stripes")
+    assert why(tags=["none"]) == "filtered_out"
+    assert why(min_score=99) == "below_min_score"
+
+
+def test_recall_covers_memories_turns_and_files_in_one_ranking(client: StdioClient) -> None:
+    remember(client, "The ferry to Bergen leaves at noon")
+    turns = [{"role": "user", "name": "Ann", "content": "I booked the ferry", "at": "2024-05-01T10:00:00+02:00"}]
+    client.call("append_history", thread="norway", turns=turns)
+    client.call("write_file", path="plan.md", content="# Plan\n\n- ferry tickets\n")
+    found = {hit["type"]: hit for hit in hits(client, "ferry")}
+    assert set(found) == {"memory", "turn", "file"}
+    assert found["turn"]["at"] == "2024-05-01T08:00:00+00:00"
+    assert found["turn"]["thread"] == "norway"
+    assert (found["file"]["path"], found["file"]["version"], found["file"]["lines"]) == ("plan.md", 1, "1-3")
+    assert [hit["type"] for hit in hits(client, "ferry", include=["files"])] == ["file"]
+    client.call("write_file", path="plan.md", content="# Plan\n\n- train tickets\n")
+    assert hits(client, "ferry", include=["files"]) == [] or "train" in texts(client, "ferry", include=["files"])[0]
+
+
+def test_b108_history_pages_hold_every_episode_once(client: StdioClient) -> None:
+    turns = [{"role": "user", "content": f"line {n}"} for n in range(120)]
+    for first in (0, 60):
+        client.call("append_history", thread="long", turns=turns[first : first + 60])
+    for order in ("newest", "oldest"):
+        seen: list[int] = []
+        page: Json = {}
+        while True:
+            answer = client.call("list_history", thread="long", limit=50, order=order, **page)["structuredContent"]
+            seen += [episode["seq"] for episode in answer["episodes"]]
+            remember(client, f"meanwhile {order} {len(seen)}")
+            if "next_cursor" not in answer:
+                break
+            page = {"cursor": answer["next_cursor"]}
+        assert len(seen) == len(set(seen)) == 120
+        assert seen == sorted(seen, reverse=order == "newest")
+    wrong = client.call("list_history", thread="other", cursor=page["cursor"])
+    assert wrong["isError"]
+
+
+def test_threads_are_listed_with_their_times(client: StdioClient) -> None:
+    for thread, at in (("a", "2020-01-01"), ("b", "2021-01-01")):
+        client.call("append_history", thread=thread, turns=[{"role": "user", "content": "x", "at": at}])
+    threads = client.call("list_history", kinds=["thread"])["structuredContent"]["threads"]
+    assert [thread["thread"] for thread in threads] == ["b", "a"]
+    assert threads[0]["first_at"] == "2021-01-01T00:00:00+00:00"
+
+
+def test_a_conversation_is_logged_whole_or_not_at_all(client: StdioClient) -> None:
+    turns = [{"role": "user", "content": "fine"}, {"role": "user", "content": "bad", "at": "yesterday"}]
+    answer = client.call("append_history", thread="t", turns=turns)
+    assert answer["isError"]
+    assert "turns[1].at" in answer["content"][0]["text"]
+    assert client.call("list_history")["structuredContent"]["episodes"] == []
+
+
+def test_a_longer_answer_than_max_chars_is_cut_at_an_item_and_goes_on(client: StdioClient) -> None:
+    for n in range(12):
+        remember(client, f"gardening note {n} " + "soil and seed " * 20)
+    seen: list[str] = []
+    page: Json = {}
+    while True:
+        answer = client.call("recall", query="gardening note", limit=12, max_chars=2000, **page)
+        assert len(answer["content"][0]["text"]) <= 2000
+        found = answer["structuredContent"]
+        seen += [hit["id"] for hit in found["hits"]]
+        if "next_cursor" not in found:
+            break
+        page = {"cursor": found["next_cursor"]}
+    assert len(seen) == len(set(seen)) == 12
+
+
+def test_b63_rows_damaged_by_hand_do_not_break_recall_or_history(start_stdio: StartStdio, data_dir: Path) -> None:
+    first = start_stdio()
+    first.initialize()
+    id = remember(first, "An odd row about walnuts")["id"]
+    first.end_input()
+    with sqlite3.connect(data_dir / "perdure.db") as db:
+        db.execute("UPDATE memory SET tags = '', metadata = 'null', kind = 'alien', content = '' WHERE id = ?", (id,))
+        db.execute("UPDATE episode SET at = '1970-01-01T00:00:00.000000+00:00'")
+    db.close()
+    client = start_stdio()
+    client.initialize()
+    (hit,) = hits(client, "walnuts")
+    assert (hit["id"], hit["kind"]) == (id, "alien")
+    (episode,) = client.call("list_history")["structuredContent"]["episodes"]
+    assert episode["at"] == "1970-01-01T00:00:00+00:00"
+
+
+def test_a_newer_store_is_refused_and_left_alone(start_stdio: StartStdio, data_dir: Path) -> None:
+    first = start_stdio()
+    first.initialize()
+    remember(first, "x")
+    first.end_input()
+    with sqlite3.connect(data_dir / "perdure.db") as db:
+        db.execute("UPDATE alembic_version SET version_num = '9999'")
+    db.close()
+    client = start_stdio()
+    client.initialize()
+    answer = client.request("tools/call", {"name": "recall", "arguments": {"query": "x"}})
+    assert "9999" in str(answer)
+    with sqlite3.connect(data_dir / "perdure.db") as db:
+        assert db.execute("SELECT count(*) FROM memory").fetchone() == (1,)
+    db.close()
