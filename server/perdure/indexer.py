@@ -204,6 +204,7 @@ class Indexer:
     def _index_failed(self, exc: Unavailable, generation: int) -> None:
         self.index_trouble = str(exc)
         self._index_rests_until = time.monotonic() + 1.0
+        self._opened = None  # the sweep opens it again, and so learns what it lost
         if isinstance(exc, IndexLost):
             self._begin_generation(generation, str(exc))
 
@@ -315,7 +316,7 @@ class Indexer:
                 vectors.mark_indexed(tx, ids, state.generation)
             for ids in dead.values():
                 vectors.bury(tx, ids)
-        self.index_trouble = None
+        self.index_trouble, self._index_rests_until = None, 0.0
         return True
 
     # --- the audit

@@ -78,10 +78,11 @@ def rank(candidates: Sequence[Scored], *, floor: float | None, author: str | Non
     words_best = max((c.words_score for c in candidates), default=0.0) or 1.0
     cosine = {c.id: best_cosine(c.cosines) for c in candidates if c.cosines}
     cosine_best = max(cosine.values(), default=0.0)
-    words_share = 1.0 if floor is None else WORDS_SHARE
 
     parts: dict[int, dict[str, float]] = {}
     for c in candidates:
+        # A text whose vector is pending is judged by its words alone, or what was just stored would lose to what is old.
+        words_share = WORDS_SHARE if floor is not None and c.id in cosine else 1.0
         parts[c.id] = {"words": words_share * c.words_score / words_best}
         if floor is not None and c.id in cosine:
             reach = max(cosine_best - floor, 1e-6)

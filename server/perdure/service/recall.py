@@ -165,6 +165,8 @@ class Recalling(Part):
         assert found.model is not None
         # What the index does not hold yet is read exactly: a vector counts from the moment it is stored.
         below = None if near is None else state.generation
+        if near is not None and vectors.rebuilding(tx, question.namespace, state.generation):
+            found.degraded.append("vector index: being rebuilt; what it lacks was searched exactly")
         exact = passages.search_exact(
             tx, question.namespace, vector, question.reach, POOL, model=found.model, below_generation=below
         )

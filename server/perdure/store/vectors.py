@@ -182,6 +182,12 @@ def bury(tx: Session, ids: Sequence[int]) -> None:
     )
 
 
+def rebuilding(reader: Reader, namespace: str, generation: int) -> bool:
+    """Return whether chunks that an older generation held are not in this one yet."""
+    statement = "SELECT 1 FROM chunk WHERE namespace = ? AND generation > 0 AND generation < ? LIMIT 1"
+    return reader.execute(statement, (namespace, generation)).fetchone() is not None
+
+
 def indexed(reader: Reader, generation: int) -> list[tuple[str, int]]:
     """Return (namespace, chunks) that the generation of the index should hold."""
     statement = "SELECT namespace, count(*) FROM chunk WHERE generation = ? AND deleted = 0 GROUP BY namespace"

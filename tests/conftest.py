@@ -1,0 +1,213 @@
+"""Real `perdure` processes for tests to talk to, over stdio and over HTTP, each on a data directory of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+DEADLINE_S = 60.0  # the machine may be busy; what must be quick is measured elsewhere
+PERDURE = str(Path(sys.executable).with_name("perdure"))
+LEGACY = "2025-06-18"
+MODERN = "2026-07-28"
+META = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+}
+
+Json = dict[str, Any]  # Any: replies are asserted on, not typed
+
+
+def environment(data_dir: Path, **settings: str) -> dict[str, str]:
+    """Return the environment of a server that needs no model, no worker and no network."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+    ours = {"DATA_DIR": str(data_dir), "EMBEDDER__KIND": "hashing", "INDEX__KIND": "none"}
+    # An empty place for settings, so that a developer's own file does not decide a test.
+    clean["XDG_CONFIG_HOME"] = str(data_dir / "no-config")
+    return clean | {f"PERDURE_{name}": value for name, value in ours.items()} | settings
+
+
+class StdioClient:
+    """A client that sends bytes as they are and keeps every byte that comes back."""
+
+    def __init__(self, command: list[str], env: Mapping[str, str]) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env)
+        self.lines: list[bytes] = []
+        self.errors: list[bytes] = []
+        self._replies: dict[object, list[Json]] = {}
+        self._queue: queue.Queue[Json | None] = queue.Queue()
+        self._next_id = 0
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._read_out, self._read_err)]
+        for thread in self._threads:
+            thread.start()
+
+    def _read_out(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.lines.append(line)
+            try:
+                self._queue.put(cast("Json", json.loads(line)))
+            except ValueError:
+                continue  # kept in lines, where purity is asserted
+        self._queue.put(None)
+
+    def _read_err(self) -> None:
+        assert self.process.stderr
+        self.errors.extend(self.process.stderr)
+
+    def send(self, message: Json | bytes) -> None:
+        data = message if isinstance(message, bytes) else json.dumps(message).encode()
+        assert self.process.stdin
+        self.process.stdin.write(data + b"\n")
+        self.process.stdin.flush()
+
+    def reply(self, id: object, timeout: float = DEADLINE_S) -> Json:
+        """Return the next reply with this id, within the deadline."""
+        deadline = time.monotonic() + timeout
+        while not self._replies.get(id):
+            message = self._queue.get(timeout=max(0.01, deadline - time.monotonic()))
+            assert message is not None, f"the server ended; stderr: {self.stderr()[-2000:]}"
+            if "id" in message:
+                self._replies.setdefault(message["id"], []).append(message)
+        return self._replies[id].pop(0)
+
+    def request(self, method: str, params: Json | None = None, timeout: float = DEADLINE_S) -> Json:
+        """Send a request and return its whole reply."""
+        self._next_id += 1
+        id = f"t{self._next_id}"
+        message: Json = {"jsonrpc": "2.0", "id": id, "method": method}
+        self.send(message if params is None else message | {"params": params})
+        return self.reply(id, timeout)
+
+    def initialize(self, version: str = LEGACY) -> Json:
+        """Open a connection of the handshake era and return the result."""
+        client = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        result = self.request("initialize", client)["result"]
+        self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return result
+
+    def call(self, tool: str, **arguments: Any) -> Json:
+        """Call a tool and return its result."""
+        return self.request("tools/call", {"name": tool, "arguments": arguments})["result"]
+
+    def stderr(self) -> str:
+        return b"".join(self.errors).decode("utf-8", "replace")
+
+    def end_input(self) -> int:
+        """Close stdin and return the exit code."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        return self.process.wait(DEADLINE_S)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(DEADLINE_S)
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    continue  # what was not written any more has nobody to read it
+
+
+class HttpServer:
+    """A running `perdure serve` on a free port."""
+
+    def __init__(self, command: list[str], env: Mapping[str, str]) -> None:
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, env=env)
+        self.errors: list[bytes] = []
+        self._listening = threading.Event()
+        self._reader = threading.Thread(target=self._read_err, daemon=True)
+        self._reader.start()
+        assert self._listening.wait(DEADLINE_S), self.stderr()
+        found = re.search(r"http://(\S+?):(\d+)/mcp", self.stderr())
+        assert found, self.stderr()
+        self.host, self.port = found[1], int(found[2])
+        self.url = f"http://127.0.0.1:{self.port}/mcp"
+
+    def _read_err(self) -> None:
+        assert self.process.stderr
+        for line in self.process.stderr:
+            self.errors.append(line)
+            if b"listens on http://" in line:
+                self._listening.set()
+        self._listening.set()
+
+    def stderr(self) -> str:
+        return b"".join(self.errors).decode("utf-8", "replace")
+
+    def stop(self) -> int:
+        """End the server as a service manager does, and return its exit code."""
+        self.process.terminate()
+        code = self.process.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)
+        if self.process.stderr:
+            self.process.stderr.close()
+        return code
+
+
+StartStdio = Callable[..., StdioClient]
+StartHttp = Callable[..., HttpServer]
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def start_stdio(data_dir: Path) -> Generator[StartStdio]:
+    """Start `perdure` over stdio: arguments as on the command line, settings as environment variables."""
+    running: list[StdioClient] = []
+
+    def start(*arguments: str, command: list[str] | None = None, **settings: str) -> StdioClient:
+        running.append(StdioClient([*(command or [PERDURE]), *arguments], environment(data_dir, **settings)))
+        return running[-1]
+
+    yield start
+    for client in running:
+        client.stop()
+
+
+@pytest.fixture
+def client(start_stdio: StartStdio) -> StdioClient:
+    """An initialized connection over stdio."""
+    found = start_stdio()
+    found.initialize()
+    return found
+
+
+@pytest.fixture
+def start_http(data_dir: Path) -> Generator[StartHttp]:
+    """Start `perdure serve` on a free port."""
+    running: list[HttpServer] = []
+
+    def start(*arguments: str, **settings: str) -> HttpServer:
+        env = environment(data_dir, PERDURE_HTTP__PORT="0") | settings
+        running.append(HttpServer([PERDURE, *arguments, "serve"], env))
+        return running[-1]
+
+    yield start
+    for server in running:
+        if server.process.poll() is None:
+            server.stop()
+
+
+@pytest.fixture
+def http_server(start_http: StartHttp) -> HttpServer:
+    return start_http()
