@@ -105,7 +105,7 @@ def load(reader: Reader, namespace: str, numbers: Sequence[int]) -> dict[int, Ep
     """Return the episodes with these sequence numbers that belong to the namespace."""
     rows = reader.execute(
         "SELECT seq, at, kind, agent, role, name, content, subject, thread FROM episode"
-        " WHERE seq IN (SELECT value FROM json_each(?)) AND namespace = ?",
+        " WHERE seq IN (SELECT value FROM json_each(?)) AND +namespace = ?",
         (json.dumps(list(numbers)), namespace),
     )
     return {row[0]: Episode(*row) for row in rows}

@@ -75,7 +75,7 @@ def load(reader: Reader, namespace: str, ids: Sequence[str]) -> dict[str, Statem
     """Return those of the memories that belong to the namespace and are not forgotten."""
     rows = reader.execute(
         "SELECT id, content, key, kind, tags, metadata, thread, source, superseded_by FROM memory"
-        " WHERE id IN (SELECT value FROM json_each(?)) AND namespace = ? AND forgotten_at IS NULL",
+        " WHERE id IN (SELECT value FROM json_each(?)) AND +namespace = ? AND forgotten_at IS NULL",
         (json.dumps(list(ids)), namespace),
     )
     return {

@@ -34,9 +34,16 @@ class Reach:
     until: str | None = None
     as_of: str | None = None
 
-    def sql(self, namespace: str) -> tuple[str, dict[str, object]]:
-        """Return the condition on passage `p` and its parameters."""
-        terms = ["p.namespace = :namespace", "p.hidden = 0", "(p.expires_at IS NULL OR p.expires_at > :moment)"]
+    def sql(self, namespace: str, *, by_id: bool = False) -> tuple[str, dict[str, object]]:
+        """Return the condition on passage `p` and its parameters. `by_id` says that other terms give the ids.
+
+        SQLite would take the index on namespace all the same and walk the whole of it; the plus sign forbids that.
+        """
+        terms = [
+            "+p.namespace = :namespace" if by_id else "p.namespace = :namespace",
+            "p.hidden = 0",
+            "(p.expires_at IS NULL OR p.expires_at > :moment)",
+        ]
         values: dict[str, object] = {"namespace": namespace, "moment": self.as_of or self.now}
         if len(self.types) < 3:
             terms.append("p.type IN (SELECT value FROM json_each(:types))")
@@ -158,7 +165,7 @@ def any_stored(reader: Reader, namespace: str) -> bool:
 
 def count_pending(reader: Reader, namespace: str) -> int:
     """Return how many chunks of the namespace have no embedding yet."""
-    statement = "SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0 AND namespace = ?"
+    statement = "SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0 AND +namespace = ?"
     return reader.execute(statement, (namespace,)).fetchone()[0]
 
 
@@ -166,7 +173,7 @@ def search_words(reader: Reader, namespace: str, terms: Sequence[str], reach: Re
     """Return up to k (passage id, BM25), best first, of passages with any of the terms, which are literal words."""
     if not terms:
         return []
-    where, values = reach.sql(namespace)
+    where, values = reach.sql(namespace, by_id=True)
     match = "{body context} : (" + " OR ".join('"' + term.replace('"', '""') + '"' for term in terms) + ")"
     if _shared(reader, namespace):
         match += f' AND namespace : "{namespace_word(namespace)}"'
@@ -223,7 +230,7 @@ class Candidate:
 
 def candidates(reader: Reader, namespace: str, reach: Reach, ids: Iterable[int]) -> dict[int, Candidate]:
     """Return those of the passages that exist and are in reach now: SQL's last word on what an index found."""
-    where, values = reach.sql(namespace)
+    where, values = reach.sql(namespace, by_id=True)
     rows = reader.execute(
         "SELECT p.id, p.type, p.thread, p.author, p.at, p.words FROM passage p"
         f" WHERE p.id IN (SELECT value FROM json_each(:ids)) AND {where}",
@@ -304,7 +311,7 @@ def load(reader: Reader, namespace: str, ids: Sequence[int]) -> dict[int, Found]
     """Return the passages that belong to the namespace."""
     rows = reader.execute(
         "SELECT id, type, subject, seq, at, version, first_line, last_line, text FROM passage"
-        " WHERE id IN (SELECT value FROM json_each(?)) AND namespace = ?",
+        " WHERE id IN (SELECT value FROM json_each(?)) AND +namespace = ?",
         (json.dumps(list(ids)), namespace),
     )
     return {row[0]: Found(*row) for row in rows}
