@@ -8,12 +8,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from perdure.embedders import Matrix
+import numpy as np
+
+from perdure.embedders import Matrix, Vector
 from perdure.indexer import Indexer
 from perdure.settings import Settings
-from perdure.store import Database, Reader, passages
+from perdure.store import Database, Reader, passages, vectors
 from perdure.workspace import Workspace
 
+EMPTY: Matrix = np.empty((0, 0), np.float32)
 BULK_GAP_S = 0.03  # writes closer together than this are a load job: their embeddings are left to the sweep
 
 
@@ -27,6 +30,7 @@ class Core:
     workspace_of: Callable[[str], Workspace]
     pool: ThreadPoolExecutor
     samples: Samples = field(default_factory=lambda: Samples())
+    tails: Tails = field(default_factory=lambda: Tails())
     pace: Pace = field(default_factory=lambda: Pace())
 
 
@@ -49,6 +53,30 @@ class Samples:
             if sample is not None:
                 self._drawn[namespace, model] = (stored, sample)
         return sample
+
+
+class Tails:
+    """The vectors an index that is being rebuilt lacks, kept for a second: reading 10,000 takes 50 ms, and each
+    question of that time would. What is embedded within the second is found by its words."""
+
+    KEPT_S = 1.0
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[float, int, list[int], Matrix]] = {}
+
+    def search(
+        self, reader: Reader, namespace: str, generation: int, vector: Vector, k: int, *, model: str
+    ) -> list[tuple[int, float]]:
+        """Return up to k (chunk id, cosine), best first, of what the generation lacks."""
+        read_at, of, ids, rows = self._kept.get(namespace, (float("-inf"), 0, [], EMPTY))
+        if of != generation or time.monotonic() - read_at > self.KEPT_S:
+            ids, rows = vectors.not_held(reader, namespace, generation, model=model)
+            self._kept = {namespace: (time.monotonic(), generation, ids, rows)}
+        if not ids:
+            return []
+        scores = rows @ vector
+        best = np.argpartition(-scores, min(k, len(ids)) - 1)[:k]
+        return [(ids[n], float(scores[n])) for n in best.tolist()]
 
 
 class Pace:

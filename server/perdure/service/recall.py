@@ -163,13 +163,7 @@ class Recalling(Part):
         state: vectors.IndexState,
     ) -> None:
         assert found.model is not None
-        # What the index does not hold yet is read exactly: a vector counts from the moment it is stored.
-        below = None if near is None else state.generation
-        if near is not None and vectors.rebuilding(tx, question.namespace, state.generation):
-            found.degraded.append("vector index: being rebuilt; what it lacks was searched exactly")
-        exact = passages.search_exact(
-            tx, question.namespace, vector, question.reach, POOL, model=found.model, below_generation=below
-        )
+        exact = self._exact(tx, question, found, vector, near, state)
         chunks = [id for id, _ in exact] + ([id for id, _ in near.chunks] if near else [])
         owners = set(passages.passages_of(tx, chunks).values())
         found.cosines = passages.cosines(tx, vector, {*owners, *found.words}, model=found.model)
@@ -181,6 +175,27 @@ class Recalling(Part):
                 # Too few to hold something unrelated: a lone memory would be its own floor.
                 found.floor = min(found.floor, (embedder.weak_below or FEW_FLOOR) - FEW_FLOOR)
             found.channels.append("vectors")
+
+    def _exact(
+        self,
+        tx: Reader,
+        question: _Question,
+        found: _Found,
+        vector: Vector,
+        near: Nearest | None,
+        state: vectors.IndexState,
+    ) -> list[tuple[int, float]]:
+        """Search what the index was not asked for or does not hold yet: a vector counts from when it is stored."""
+        assert found.model is not None
+        namespace = question.namespace
+        if near is not None and vectors.rebuilding(tx, namespace, state.generation):
+            found.degraded.append("vector index: being rebuilt; what it lacks was searched exactly")
+            k = POOL * OVERFETCH if question.filtered else POOL
+            return self._core.tails.search(tx, namespace, state.generation, vector, k, model=found.model)
+        below = None if near is None else state.generation
+        return passages.search_exact(
+            tx, namespace, vector, question.reach, POOL, model=found.model, below_generation=below
+        )
 
     def _envelope(
         self,
