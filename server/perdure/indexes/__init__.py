@@ -24,7 +24,7 @@ class VectorIndex(Protocol):
     """
 
     def open(self, token: str) -> bool:
-        """Make the store that carries `token` the current one; True if it is there and whole, False if it is new and empty.
+        """Make the store that carries `token` the current one; True if it is whole, False if it is new and empty.
 
         The caller writes down the token in SQL. False means: every vector must be given again.
         """

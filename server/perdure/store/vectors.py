@@ -185,7 +185,8 @@ def bury(tx: Session, ids: Sequence[int]) -> None:
 def not_held(reader: Reader, namespace: str, generation: int, *, model: str) -> tuple[list[int], Matrix]:
     """Return every embedded chunk of the namespace that the generation lacks, with its vector."""
     rows = reader.execute(
-        "SELECT id, embedding FROM chunk WHERE namespace = ? AND generation < ? AND model = ? AND embedding IS NOT NULL",
+        "SELECT id, embedding FROM chunk WHERE namespace = ? AND generation < ? AND model = ?"
+        " AND embedding IS NOT NULL",
         (namespace, generation, model),
     ).fetchall()
     return [row[0] for row in rows], matrix([row[1] for row in rows])

@@ -1,0 +1,137 @@
+"""The two ports, implemented by calls to the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from perdure.embedders import LOCAL_DIMENSIONS, LOCAL_ID, LOCAL_WEAK_BELOW, Matrix, Vector
+from perdure.embedders.hashing import HashingEmbedder
+from perdure.errors import InvalidInput, Unavailable
+from perdure.indexes import IndexLost
+from perdure.settings import EmbedderSettings, IndexSettings
+from perdure.worker.link import Link
+from perdure.worker.wire import Header
+
+TEXTS_A_CALL = 64
+TEXT_S = 0.25  # what a long text may take on a busy machine
+VECTOR_S = 0.01
+OPEN_S = 20.0  # opening checks every file, and a new worker imports Chroma first
+
+
+class EmbedClient:
+    """The local model in the embed worker of a data directory. Implements Embedder; safe to call from many threads."""
+
+    id: str
+    dimensions: int
+    weak_below: float | None
+
+    def __init__(self, data_dir: Path, settings: EmbedderSettings) -> None:
+        # What is said here of the model holds before any worker runs; one that holds another model is replaced.
+        match settings.kind:
+            case "local":
+                self.id, self.dimensions, self.weak_below = LOCAL_ID, LOCAL_DIMENSIONS, LOCAL_WEAK_BELOW
+            case "hashing":
+                known = HashingEmbedder
+                self.id, self.dimensions, self.weak_below = known.id, known.dimensions, known.weak_below
+            case _:
+                raise InvalidInput(f"embedder.kind {settings.kind!r} has no worker.")
+        self._deadline_s = settings.deadline_s
+        self._link = Link(
+            data_dir / "workers" / "embed",
+            "perdure.worker.embed",
+            {"kind": settings.kind, "threads": settings.threads, "idle_s": settings.idle_s},
+        )
+
+    def warm_up(self) -> None:
+        """Have the worker load its model without waiting for it."""
+        self._link.start()
+
+    def embed_query(self, text: str) -> Vector:
+        _, body = self._link.call({"op": "query", "model": self.id, "text": text}, deadline_s=self._deadline_s)
+        return self._rows(body, 1)[0]
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        made = [np.empty((0, self.dimensions), np.float32)]
+        for first in range(0, len(texts), TEXTS_A_CALL):
+            part = list(texts[first : first + TEXTS_A_CALL])
+            deadline_s = self._deadline_s + TEXT_S * len(part)
+            _, body = self._link.call({"op": "documents", "model": self.id, "texts": part}, deadline_s=deadline_s)
+            made.append(self._rows(body, len(part)))
+        return np.concatenate(made)
+
+    def info(self) -> Header:
+        """Return name, pid, rss_mb, state and model of the running worker, or running: False; starts none."""
+        return self._link.info()
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _rows(self, body: bytes, n: int) -> Matrix:
+        rows = np.frombuffer(body, np.float32)
+        if rows.size != n * self.dimensions:
+            raise Unavailable(f"The embed worker answered {rows.size} numbers for {n} texts of {self.dimensions}.")
+        return rows.reshape(n, self.dimensions)
+
+
+class IndexClient:
+    """Chroma in the index worker of a data directory. Implements VectorIndex; safe to call from many threads."""
+
+    def __init__(self, data_dir: Path, settings: IndexSettings) -> None:
+        self._deadline_s = settings.deadline_s
+        self._token: str | None = None
+        self._link = Link(data_dir / "workers" / "index", "perdure.worker.index", {"idle_s": settings.idle_s})
+
+    def warm_up(self) -> None:
+        """Have the worker load Chroma without waiting for it."""
+        self._link.start()
+
+    def open(self, token: str) -> bool:
+        reply, _ = self._link.call({"op": "open", "token": token}, deadline_s=OPEN_S)
+        self._token = token
+        return bool(reply["whole"])
+
+    def upsert(self, collection: str, ids: Sequence[int], vectors: Matrix) -> None:
+        if len(ids):
+            body = np.ascontiguousarray(vectors, np.float32).tobytes()
+            self._call("upsert", body, extra_s=VECTOR_S * len(ids), collection=collection, ids=_plain(ids))
+
+    def delete(self, collection: str, ids: Sequence[int]) -> None:
+        if len(ids):
+            self._call("delete", extra_s=VECTOR_S * len(ids), collection=collection, ids=_plain(ids))
+
+    def query(self, collection: str, vector: Vector, k: int) -> list[tuple[int, float]]:
+        body = np.ascontiguousarray(vector, np.float32).tobytes()
+        reply, scores = self._call("query", body, collection=collection, k=k)
+        return list(zip(reply["ids"], np.frombuffer(scores, np.float32).tolist(), strict=True))
+
+    def fetch(self, collection: str, ids: Sequence[int]) -> dict[int, Vector]:
+        if not len(ids):
+            return {}
+        reply, body = self._call("fetch", extra_s=VECTOR_S * len(ids), collection=collection, ids=_plain(ids))
+        held: list[int] = reply["ids"]
+        return dict(zip(held, np.frombuffer(body, np.float32).reshape(len(held), -1), strict=True)) if held else {}
+
+    def drop(self, collection: str) -> None:
+        """Remove a collection; its bytes leave the disk with the token's folder."""
+        self._call("drop", collection=collection)
+
+    def info(self) -> Header:
+        """Return name, pid, rss_mb, state, version, pending of the running worker, or running: False; starts none."""
+        return self._link.info()
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _call(self, op: str, body: bytes = b"", *, extra_s: float = 0.0, **arguments: object) -> tuple[Header, bytes]:
+        if self._token is None:
+            raise IndexLost("No store of the vector index is open yet.")
+        return self._link.call(
+            {"op": op, "token": self._token, **arguments}, body, deadline_s=self._deadline_s + extra_s
+        )
+
+
+def _plain(ids: Sequence[int]) -> list[int]:
+    return [int(id) for id in ids]  # numpy's integers are no JSON
