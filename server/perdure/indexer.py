@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,14 +35,6 @@ AUDIT_BATCH = 500
 AUDIT_TOLERANCE = 1e-3  # of a float32 unit vector that went through the index unharmed
 IDLE_POLL_S = 0.5  # how soon the sweeping process notices another process's write
 RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # waits after failures in a row
-
-
-@dataclass(frozen=True, slots=True)
-class Nearest:
-    """What the vector index found: (chunk id, cosine), best first, and the generation that answered."""
-
-    chunks: list[tuple[int, float]]
-    generation: int
 
 
 class Indexer:
@@ -169,8 +160,8 @@ class Indexer:
 
     def nearest(
         self, namespace: str, vector: Vector, k: int, *, model: str, state: vectors.IndexState
-    ) -> Nearest | None:
-        """Return the k nearest chunks by the index, or None when it cannot be asked; `index_trouble` then says why."""
+    ) -> list[tuple[int, float]] | None:
+        """Return up to k (chunk id, cosine) by the index, best first; None if it does not answer (`index_trouble`)."""
         if self._index is None or time.monotonic() < self._index_rests_until or not self._open_index(state):
             return None
         try:
@@ -179,7 +170,7 @@ class Indexer:
             self._index_failed(exc, state.generation)
             return None
         self.index_trouble = None
-        return Nearest(found, state.generation)
+        return found
 
     def _open_index(self, state: vectors.IndexState) -> bool:
         """Open the generation of `state`; False if that fails, or if it is lost and a new one had to begin."""

@@ -81,7 +81,7 @@ def rank(candidates: Sequence[Scored], *, floor: float | None, author: str | Non
 
     parts: dict[int, dict[str, float]] = {}
     for c in candidates:
-        # A text whose vector is pending is judged by its words alone, or what was just stored would lose to what is old.
+        # A text whose vector is pending is judged by its words alone: what was just stored must not lose for that.
         words_share = WORDS_SHARE if floor is not None and c.id in cosine else 1.0
         parts[c.id] = {"words": words_share * c.words_score / words_best}
         if floor is not None and c.id in cosine:

@@ -154,21 +154,19 @@ class Memories(Part):
             if near is None:
                 return ()
         with self._core.database.read() as tx:
-            below = None if near is None else near.generation
+            below = None if near is None else state.generation
             found = passages.search_exact(
                 tx, row.namespace, vector, reach, SIMILAR_AT_MOST + 1, model=model, below_generation=below
             )
-            scores = {id: score for id, score in (*found, *(near.chunks if near else ())) if score >= SIMILAR_AT_LEAST}
-            owners = passages.passages_of(tx, scores)
-            allowed = passages.candidates(tx, row.namespace, reach, owners.values())
-            subjects = {id: passage.subject for id, passage in passages.load(tx, row.namespace, list(allowed)).items()}
+            scores = {id: score for id, score in (*found, *(near or ())) if score >= SIMILAR_AT_LEAST}
+            subjects = passages.subjects_of(tx, scores)
             rows = memories.load(tx, row.namespace, list(subjects.values()))
         best: dict[str, float] = {}
-        for chunk, passage in owners.items():
-            if (id := subjects.get(passage)) is not None and id != row.id:
+        for chunk, id in subjects.items():
+            if id != row.id:
                 best[id] = max(best.get(id, -1.0), scores[chunk])
-        order = sorted(best, key=lambda id: -best[id])[:SIMILAR_AT_MOST]
-        return tuple(Similar(id, rows[id].content, round(best[id], 3)) for id in order if id in rows)
+        order = sorted((id for id in best if id in rows and rows[id].superseded_by is None), key=lambda id: -best[id])
+        return tuple(Similar(id, rows[id].content, round(best[id], 3)) for id in order[:SIMILAR_AT_MOST])
 
     def forget(
         self,

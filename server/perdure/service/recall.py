@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from perdure import ranking
 from perdure.embedders import Vector
-from perdure.indexer import Nearest
 from perdure.service import checks, cursors, times
 from perdure.service.core import Part
 from perdure.store import Reader, episodes, memories, passages, vectors
@@ -33,15 +32,25 @@ class _Question:
 
 
 @dataclass(slots=True)
+class _Meaning:
+    """What the vectors brought up. `near` is None where the index was not asked, or could not answer."""
+
+    vector: Vector | None = None
+    model: str | None = None
+    near: list[tuple[int, float]] | None = None
+    degraded: list[str] = field(default_factory=list[str])
+
+
+@dataclass(slots=True)
 class _Found:
     """What the channels brought up, before it is ranked."""
 
+    state: vectors.IndexState
     words: dict[int, float]
     searched: dict[str, int]
     pending: int
     authors: list[str]
-    model: str | None = None
-    cosines: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
+    meaning: _Meaning = field(default_factory=_Meaning)
     floor: float | None = None
     channels: list[str] = field(default_factory=lambda: ["words"])
     degraded: list[str] = field(default_factory=list[str])
@@ -93,108 +102,125 @@ class Recalling(Part):
         offset = cursors.position(cursor, request) or 0
         filtered = any((tags, kind, thread, key, since, until, as_of)) or len(reach.types) < 3
         question = _Question(caller.namespace, text, reach, filtered)
-        found, vector, state = self._look_up(question)
-        near = self._near(question, found, vector, state)
+        found = self._look_up(question)
         with self._core.database.read() as tx:
-            if vector is not None:
-                self._add_vectors(tx, question, found, vector, near, state)
-            ids = {*found.words, *found.cosines}
-            ranked = _rank(text, found, passages.candidates(tx, caller.namespace, reach, ids))
+            ranked = self._rank(tx, question, found)
             kept = [r for r in ranked if min_score is None or r.score >= min_score]
             hits = _load(tx, caller.namespace, kept[offset : offset + limit], explain=explain)
             stored = bool(hits) or passages.any_stored(tx, caller.namespace)
         shown = _within(hits, max_chars)
         return self._envelope(text, found, ranked, kept, shown, offset, request, stored=stored)
 
-    def _look_up(self, question: _Question) -> tuple[_Found, Vector | None, vectors.IndexState]:
-        """Find candidates by words, and the question's vector meanwhile: the model works in its own process."""
+    def _look_up(self, question: _Question) -> _Found:
+        """Find candidates by words, and meanwhile by meaning: the model and the index work in their own processes."""
         core = self._core
-        asking = core.pool.submit(core.indexer.embed_query, question.text)
         with core.database.read() as tx:
             state = vectors.state(tx)
-            words = passages.search_words(tx, question.namespace, question.terms, question.reach, POOL)
+            searched = core.counts.get(tx, question.namespace, question.reach, filtered=question.filtered)
+            asking = core.pool.submit(self._by_meaning, question, state, sum(searched.values()))
             found = _Found(
-                words=dict(words),
-                searched=passages.count(tx, question.namespace, question.reach),
+                state=state,
+                words=dict(passages.search_words(tx, question.namespace, question.terms, question.reach, POOL)),
+                searched=searched,
                 pending=0 if core.indexer.embedder is None else passages.count_pending(tx, question.namespace),
                 authors=passages.authors(tx, question.namespace),
             )
-        vector = asking.result()
-        if vector is not None:
-            found.model = core.indexer.comparable(state)
-        if found.model is None:
-            vector = None
-            if core.indexer.embedder is not None:
-                why = core.indexer.embedder_trouble or "the embedder does not answer"
-                found.degraded.append(f"words only: {why}")
-        return found, vector, state
+        found.meaning = asking.result()
+        found.degraded += found.meaning.degraded
+        return found
 
-    def _near(
-        self, question: _Question, found: _Found, vector: Vector | None, state: vectors.IndexState
-    ) -> Nearest | None:
-        """Ask the index where that is faster than reading every vector in reach."""
-        core, total = self._core, sum(found.searched.values())
-        settings = core.settings.index
-        if vector is None or found.model is None or settings.kind == "none" or total <= settings.exact_max_chunks:
-            return None
+    def _by_meaning(self, question: _Question, state: vectors.IndexState, total: int) -> _Meaning:
+        indexer = self._core.indexer
+        vector = indexer.embed_query(question.text)
+        model = indexer.comparable(state) if vector is not None else None
+        if vector is None or model is None:
+            if indexer.embedder is None:
+                return _Meaning()
+            return _Meaning(degraded=[f"words only: {indexer.embedder_trouble or 'the embedder does not answer'}"])
+        return self._near(question, state, total, _Meaning(vector, model))
+
+    def _near(self, question: _Question, state: vectors.IndexState, total: int, meaning: _Meaning) -> _Meaning:
+        """Add what the index finds, where asking it is faster than reading every vector in reach."""
+        core, settings = self._core, self._core.settings.index
+        assert meaning.vector is not None
+        assert meaning.model is not None
+        if settings.kind == "none" or total <= settings.exact_max_chunks:
+            return meaning
         k = POOL * OVERFETCH if question.filtered else POOL
         while True:
-            near = core.indexer.nearest(question.namespace, vector, k, model=found.model, state=state)
+            near = core.indexer.nearest(question.namespace, meaning.vector, k, model=meaning.model, state=state)
             if near is None:
-                found.degraded.append(f"vector index: {core.indexer.index_trouble}; searched exactly instead")
-            if near is None or not question.filtered or len(near.chunks) < k:
-                return near
+                meaning.degraded.append(f"vector index: {core.indexer.index_trouble}; searched exactly instead")
+                return meaning
+            meaning.near = near
+            if not question.filtered or len(near) < k:
+                return meaning
             with core.database.read() as tx:
-                owners = passages.passages_of(tx, (id for id, _ in near.chunks))
-                passing = passages.candidates(tx, question.namespace, question.reach, owners.values())
+                chunks = (id for id, _ in near)
+                passing = passages.candidates(tx, question.namespace, question.reach, chunks=chunks)
             if len(passing) >= min(POOL, total):
-                return near
+                return meaning
             if k >= MAX_WIDENED:
-                return None  # few of the nearest pass the filter: reading those that do is exact and quicker
+                meaning.near = None  # few of the nearest pass the filter: reading those that do is exact and quicker
+                return meaning
             k *= 4
 
-    def _add_vectors(
-        self,
-        tx: Reader,
-        question: _Question,
-        found: _Found,
-        vector: Vector,
-        near: Nearest | None,
-        state: vectors.IndexState,
-    ) -> None:
-        assert found.model is not None
-        exact = self._exact(tx, question, found, vector, near, state)
-        chunks = [id for id, _ in exact] + ([id for id, _ in near.chunks] if near else [])
-        owners = set(passages.passages_of(tx, chunks).values())
-        found.cosines = passages.cosines(tx, vector, {*owners, *found.words}, model=found.model)
-        sample = self._core.samples.get(tx, question.namespace, found.model, sum(found.searched.values()))
-        if sample is not None:
-            found.floor = float((sample @ vector).min())
-            embedder = self._core.indexer.embedder
-            if len(sample) < self._core.samples.SIZE and embedder is not None:
-                # Too few to hold something unrelated: a lone memory would be its own floor.
-                found.floor = min(found.floor, (embedder.weak_below or FEW_FLOOR) - FEW_FLOOR)
-            found.channels.append("vectors")
+    def _rank(self, tx: Reader, question: _Question, found: _Found) -> list[ranking.Ranked]:
+        meaning = found.meaning
+        chunks: list[int] = []
+        if meaning.vector is not None and meaning.model is not None:
+            exact = self._exact(tx, question, found, meaning.vector, meaning.model)
+            chunks = [id for id, _ in (*exact, *(meaning.near or ()))]
+            found.floor = self._floor(tx, question.namespace, meaning.vector, meaning.model, found)
+        candidates = passages.candidates(
+            tx,
+            question.namespace,
+            question.reach,
+            passages=found.words,
+            chunks=chunks,
+            vector=meaning.vector,
+            model=meaning.model,
+        )
+        scored = [
+            ranking.Scored(
+                id=candidate.id,
+                words_score=found.words.get(candidate.id, 0.0),
+                cosines=candidate.cosines,
+                author=candidate.author,
+                thread=candidate.thread if candidate.type == "turn" else None,
+                words=candidate.words,
+            )
+            for candidate in candidates
+        ]
+        author = ranking.named_author(question.text, found.authors)
+        return ranking.rank(scored, floor=found.floor, author=author)
+
+    def _floor(self, tx: Reader, namespace: str, vector: Vector, model: str, found: _Found) -> float | None:
+        """Return the cosine that counts as unrelated to this question, None while nothing is embedded."""
+        sample = self._core.samples.get(tx, namespace, model, sum(found.searched.values()))
+        if sample is None:
+            return None
+        found.channels.append("vectors")
+        floor = float((sample @ vector).min())
+        embedder = self._core.indexer.embedder
+        if len(sample) < self._core.samples.SIZE and embedder is not None:
+            # Too few to hold something unrelated: a lone memory would be its own floor.
+            floor = min(floor, (embedder.weak_below or FEW_FLOOR) - FEW_FLOOR)
+        return floor
 
     def _exact(
-        self,
-        tx: Reader,
-        question: _Question,
-        found: _Found,
-        vector: Vector,
-        near: Nearest | None,
-        state: vectors.IndexState,
+        self, tx: Reader, question: _Question, found: _Found, vector: Vector, model: str
     ) -> list[tuple[int, float]]:
         """Search what the index was not asked for or does not hold yet: a vector counts from when it is stored."""
-        assert found.model is not None
-        namespace = question.namespace
-        if near is not None and vectors.rebuilding(tx, namespace, state.generation):
+        namespace, generation = question.namespace, found.state.generation
+        if found.meaning.near is None:
+            return passages.search_exact(tx, namespace, vector, question.reach, POOL, model=model)
+        if vectors.rebuilding(tx, namespace, generation):
             found.degraded.append("vector index: being rebuilt; what it lacks was searched exactly")
             k = POOL * OVERFETCH if question.filtered else POOL
-            return self._core.tails.search(tx, namespace, state.generation, vector, k, model=found.model)
-        below = None if near is None else state.generation
+            return self._core.tails.search(tx, namespace, generation, vector, k, model=model)
         return passages.search_exact(
-            tx, namespace, vector, question.reach, POOL, model=found.model, below_generation=below
+            tx, namespace, vector, question.reach, POOL, model=model, below_generation=generation
         )
 
     def _envelope(
@@ -227,21 +253,6 @@ class Recalling(Part):
             next_cursor=mark.after(len(shown)) if more and mark else None,
             mark=mark,
         )
-
-
-def _rank(text: str, found: _Found, allowed: Mapping[int, passages.Candidate]) -> list[ranking.Ranked]:
-    scored = [
-        ranking.Scored(
-            id=id,
-            words_score=found.words.get(id, 0.0),
-            cosines=found.cosines.get(id, ()),
-            author=candidate.author,
-            thread=candidate.thread if candidate.type == "turn" else None,
-            words=candidate.words,
-        )
-        for id, candidate in allowed.items()
-    ]
-    return ranking.rank(scored, floor=found.floor, author=ranking.named_author(text, found.authors))
 
 
 def _why_empty(found: _Found, ranked: Sequence[ranking.Ranked], *, stored: bool) -> str:

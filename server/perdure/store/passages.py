@@ -218,49 +218,71 @@ def search_exact(
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A passage in reach that words or vectors brought up, with what ranking needs to know of it."""
+    """A passage in reach that words or vectors brought up, with what ranking needs to know of it.
+
+    `cosines` are those of its embedded chunks to the question; empty without a question's vector, or while pending.
+    """
 
     id: int
     type: str
     thread: str | None
     author: str | None
-    at: str
     words: int
+    cosines: list[float]
 
 
-def candidates(reader: Reader, namespace: str, reach: Reach, ids: Iterable[int]) -> dict[int, Candidate]:
-    """Return those of the passages that exist and are in reach now: SQL's last word on what an index found."""
+CANDIDATES = """
+WITH wanted (id) AS (
+    SELECT value FROM json_each(:passages)
+    UNION SELECT passage_id FROM chunk WHERE id IN (SELECT value FROM json_each(:chunks))
+)
+SELECT p.id, p.type, p.thread, p.author, p.words, c.embedding
+FROM wanted w JOIN passage p ON p.id = w.id
+LEFT JOIN chunk c ON c.passage_id = p.id AND c.model = :model
+WHERE {where}
+"""
+
+
+def candidates(
+    reader: Reader,
+    namespace: str,
+    reach: Reach,
+    *,
+    passages: Iterable[int] = (),
+    chunks: Iterable[int] = (),
+    vector: Vector | None = None,
+    model: str | None = None,
+) -> list[Candidate]:
+    """Return the passages that are named, or own one of the chunks, and are in reach now.
+
+    This is SQL's last word on what an index found. Cosines are to `vector`, from the vectors that `model` made.
+    """
     where, values = reach.sql(namespace, by_id=True)
     rows = reader.execute(
-        "SELECT p.id, p.type, p.thread, p.author, p.at, p.words FROM passage p"
-        f" WHERE p.id IN (SELECT value FROM json_each(:ids)) AND {where}",
-        {**values, "ids": json.dumps(list(ids))},
-    )
-    return {row[0]: Candidate(*row) for row in rows}
-
-
-def passages_of(reader: Reader, chunk_ids: Iterable[int]) -> dict[int, int]:
-    """Return the passage of each chunk that still has one."""
-    statement = (
-        "SELECT id, passage_id FROM chunk WHERE id IN (SELECT value FROM json_each(?)) AND passage_id IS NOT NULL"
-    )
-    return dict(reader.execute(statement, (json.dumps(list(chunk_ids)),)))
-
-
-def cosines(reader: Reader, vector: Vector, passage_ids: Iterable[int], *, model: str) -> dict[int, list[float]]:
-    """Return the cosine of each embedded chunk of the passages, by passage."""
-    rows = reader.execute(
-        "SELECT passage_id, embedding FROM chunk WHERE passage_id IN (SELECT value FROM json_each(?))"
-        " AND model = ? AND embedding IS NOT NULL",
-        (json.dumps(list(passage_ids)), model),
+        CANDIDATES.format(where=where),
+        {**values, "passages": json.dumps(list(passages)), "chunks": json.dumps(list(chunks)), "model": model},
     ).fetchall()
-    if not rows:
-        return {}
-    scores: list[float] = (matrix([row[1] for row in rows]) @ vector).tolist()
-    found: dict[int, list[float]] = {}
-    for (passage, _), score in zip(rows, scores, strict=True):
-        found.setdefault(passage, []).append(score)
-    return found
+    embedded = [n for n, row in enumerate(rows) if row[5] is not None] if vector is not None else []
+    scores: dict[int, float] = {}
+    if embedded and vector is not None:
+        scores = dict(zip(embedded, (matrix([rows[n][5] for n in embedded]) @ vector).tolist(), strict=True))
+    found: dict[int, Candidate] = {}
+    for n, (id, type, thread, author, words, _) in enumerate(rows):
+        candidate = found.setdefault(id, Candidate(id, type, thread, author, words, []))
+        if n in scores:
+            candidate.cosines.append(scores[n])
+    return list(found.values())
+
+
+def subjects_of(reader: Reader, chunks: Iterable[int]) -> dict[int, str]:
+    """Return the memory id, turn number or path that each chunk is a piece of."""
+    return dict(
+        reader.execute(
+            "SELECT c.id, p.subject FROM chunk c JOIN passage p ON p.id = c.passage_id"
+            " WHERE c.id IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(chunks)),),
+        )
+    )
 
 
 def sample(reader: Reader, namespace: str, n: int, *, model: str) -> Matrix | None:
