@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EMBED_BATCH = 32  # texts a call to the embedder: about 0.1 s of the local model, so that a stop is never far
+SWEEP_DEADLINE_S = 30.0  # nobody waits for the sweep, and a slow endpoint must not leave a memory pending for ever
 INDEX_BATCH = 200  # vectors a call to the index
 AUDIT_BATCH = 500
 AUDIT_TOLERANCE = 1e-3  # of a float32 unit vector that went through the index unharmed
@@ -140,12 +141,12 @@ class Indexer:
         """
         with self._database.read() as tx:
             waiting = vectors.pending_of(tx, chunk_ids)
-        return self._embed(waiting, model=model) if waiting else None
+        return self._embed(waiting, model=model, deadline_s=None) if waiting else None
 
-    def _embed(self, waiting: Sequence[vectors.PendingChunk], *, model: str) -> Vector | None:
+    def _embed(self, waiting: Sequence[vectors.PendingChunk], *, model: str, deadline_s: float | None) -> Vector | None:
         assert self._embedder is not None
         try:
-            made = self._embedder.embed_documents([chunk.text() for chunk in waiting])
+            made = self._embedder.embed_documents([chunk.text() for chunk in waiting], deadline_s=deadline_s)
         except Unavailable as exc:
             self.embedder_trouble = str(exc)
             return None
@@ -269,7 +270,7 @@ class Indexer:
             waiting = vectors.pending(tx, EMBED_BATCH)
         if not waiting or (model := self.model()) is None:
             return False
-        if self._embed(waiting, model=model) is None:
+        if self._embed(waiting, model=model, deadline_s=SWEEP_DEADLINE_S) is None:
             self._failures += 1
             with self._database.write_derived() as tx:
                 vectors.note_failure(tx, [chunk.id for chunk in waiting])

@@ -39,8 +39,8 @@ class Embedder(Protocol):
     @property
     def weak_below(self) -> float | None: ...
 
-    def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Return one row per text, in order. Raises Unavailable within the embedder's deadline."""
+    def embed_documents(self, texts: Sequence[str], *, deadline_s: float | None = None) -> Matrix:
+        """Return one row per text, in order. Raises Unavailable within `deadline_s`, else the embedder's own deadline."""
         ...
 
     def embed_query(self, text: str) -> Vector:

@@ -20,7 +20,7 @@ class HashingEmbedder:
     dimensions = 64
     weak_below = None
 
-    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+    def embed_documents(self, texts: Sequence[str], *, deadline_s: float | None = None) -> Matrix:
         vectors = [self.embed_query(text) for text in texts]
         return np.stack(vectors) if vectors else np.empty((0, self.dimensions), np.float32)
 

@@ -74,7 +74,7 @@ class OnnxEmbedder:
             model.path, tokenizer.path, model_sha256=model.sha256, tokenizer_sha256=tokenizer.sha256, threads=threads
         )
 
-    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+    def embed_documents(self, texts: Sequence[str], *, deadline_s: float | None = None) -> Matrix:
         return np.stack([self._embed(text) for text in texts]) if texts else np.empty((0, self.dimensions), np.float32)
 
     def embed_query(self, text: str) -> Vector:

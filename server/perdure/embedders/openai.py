@@ -57,12 +57,15 @@ class OpenAIEmbedder:
     def dimensions(self) -> int:
         return self._dimensions
 
-    def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Return one row per text. Each 64 texts get deadline_s or 0.25 s a text, if that is more, retries included."""
+    def embed_documents(self, texts: Sequence[str], *, deadline_s: float | None = None) -> Matrix:
+        """Return one row per text. Each 64 texts get `deadline_s`, retries included.
+
+        Without one it is the settings' deadline_s, or 0.25 s a text if that is more.
+        """
         rows: list[Matrix] = []
         for first in range(0, len(texts), BATCH):
             batch = [self._settings.document_prefix + text for text in texts[first : first + BATCH]]
-            budget_s = max(self._settings.deadline_s, SECONDS_A_TEXT * len(batch))
+            budget_s = deadline_s or max(self._settings.deadline_s, SECONDS_A_TEXT * len(batch))
             rows.append(self._call(batch, budget_s, retry=True))
         return np.concatenate(rows) if rows else np.empty((0, self._dimensions), np.float32)
 

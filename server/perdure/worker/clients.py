@@ -53,12 +53,12 @@ class EmbedClient:
         _, body = self._link.call({"op": "query", "model": self.id, "text": text}, deadline_s=self._deadline_s)
         return self._rows(body, 1)[0]
 
-    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+    def embed_documents(self, texts: Sequence[str], *, deadline_s: float | None = None) -> Matrix:
         made = [np.empty((0, self.dimensions), np.float32)]
         for first in range(0, len(texts), TEXTS_A_CALL):
             part = list(texts[first : first + TEXTS_A_CALL])
-            deadline_s = self._deadline_s + TEXT_S * len(part)
-            _, body = self._link.call({"op": "documents", "model": self.id, "texts": part}, deadline_s=deadline_s)
+            budget_s = deadline_s or self._deadline_s + TEXT_S * len(part)
+            _, body = self._link.call({"op": "documents", "model": self.id, "texts": part}, deadline_s=budget_s)
             made.append(self._rows(body, len(part)))
         return np.concatenate(made)
 
