@@ -306,11 +306,14 @@ def test_a_write_with_the_same_idempotency_key_is_done_once(client: StdioClient)
 
 
 def test_the_core_profile_shows_six_tools(start_stdio: StartStdio) -> None:
-    client = start_stdio(PERDURE_TOOLS__PROFILE="core")
+    # In lower case, which counts as well: the front must read what the settings reader reads.
+    client = start_stdio(perdure_tools__profile="core")
     client.initialize()
-    names = [tool["name"] for tool in client.request("tools/list")["result"]["tools"]]
+    early = client.request("tools/list")["result"]
+    names = [tool["name"] for tool in early["tools"]]
     assert names == [name for name in SEVEN if name != "append_history"]
     hidden: Json = {"name": "append_history", "arguments": {"thread": "t", "turns": []}}
     assert client.request("tools/call", hidden)["error"]["code"] == -32602
     structured = client.call("remember", content="x")["structuredContent"]
     assert structured["created"]
+    assert client.request("tools/list")["result"] == early  # now from the SDK

@@ -40,7 +40,7 @@ class Embedder(Protocol):
     def weak_below(self) -> float | None: ...
 
     def embed_documents(self, texts: Sequence[str], *, deadline_s: float | None = None) -> Matrix:
-        """Return one row per text, in order. Raises Unavailable within `deadline_s`, else the embedder's own deadline."""
+        """Return one row per text, in order. Raises Unavailable within `deadline_s`, else its own deadline."""
         ...
 
     def embed_query(self, text: str) -> Vector:

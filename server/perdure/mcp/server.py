@@ -1,0 +1,96 @@
+"""The protocol server: the SDK's low-level Server over the tool table, and the one place where failures are worded."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import mcp_types as wire
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+
+from perdure import __version__
+from perdure.errors import PerdureError
+from perdure.mcp.tools import Tool, shown_definition, shown_instructions, shown_tools
+from perdure.mcp.wording import Answer
+from perdure.service import Service
+from perdure.settings import ToolSettings
+from perdure.types import Principal
+
+log = logging.getLogger(__name__)
+
+Context = ServerRequestContext[Any, Any]  # Any: the SDK's lifespan state, which we do not use
+CallerOf = Callable[[Context], Principal]
+
+CALLS_AT_ONCE = 16
+
+
+def build_server(service: Service | None, tools: ToolSettings, caller_of: CallerOf) -> Server[Any]:
+    """Return a Server that offers the tools of the profile. Without a service it answers lists only."""
+    shown = shown_tools(tools)
+    definitions = [
+        wire.Tool.model_validate(shown_definition(name, tool, tools), by_name=False) for name, tool in shown.items()
+    ]
+    limiter: list[anyio.CapacityLimiter] = []  # made on first use: it belongs to the running event loop
+
+    async def list_tools(ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListToolsResult:
+        return wire.ListToolsResult(tools=definitions)
+
+    async def call_tool(ctx: Context, params: wire.CallToolRequestParams) -> wire.CallToolResult:
+        tool = shown.get(params.name)
+        if tool is None or service is None:
+            known = ", ".join(shown)
+            raise MCPError(code=wire.INVALID_PARAMS, message=f"Unknown tool: {params.name[:80]}. Known: {known}.")
+        if not limiter:
+            limiter.append(anyio.CapacityLimiter(CALLS_AT_ONCE))
+        call = partial(answer_call, tool, service, caller_of(ctx), params.arguments)
+        return await anyio.to_thread.run_sync(call, limiter=limiter[0])
+
+    return Server(
+        "perdure",
+        version=__version__,
+        title="Perdure",
+        instructions=shown_instructions(tools),
+        get_tool_input_schema=lambda name: shown[name].definition["inputSchema"] if name in shown else None,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+def answer_call(tool: Tool, service: Service, caller: Principal, arguments: Any) -> wire.CallToolResult:
+    """Return the tool's result. Our own failures carry their text; anything else is a bug, logged and not shown."""
+    try:
+        return _result(tool.run(service, caller, arguments))
+    except PerdureError as exc:
+        return failure(str(exc))
+    except Exception as exc:  # noqa: BLE001 the outermost edge: a bug must cost one call, not the server
+        log.error("%s failed with %s\n%s", tool.name, type(exc).__name__, _frames(exc))
+        return failure(
+            f"{tool.name} failed inside the server, and whether it took effect is unknown. Call it once more with the "
+            "same arguments; if it fails again, the reason is in the server's log."
+        )
+
+
+def failure(text: str) -> wire.CallToolResult:
+    return wire.CallToolResult(content=[wire.TextContent(type="text", text=text)], is_error=True)
+
+
+def _result(answer: Answer) -> wire.CallToolResult:
+    blocks = [wire.TextContent(type="text", text=block) for block in answer.blocks]
+    return wire.CallToolResult(content=[*blocks], structured_content=answer.structured)
+
+
+def _frames(exc: BaseException) -> str:
+    """Return where it happened, without the messages of exceptions: they can quote what a user stored."""
+    parts: list[str] = []
+    seen: BaseException | None = exc
+    while seen is not None:
+        parts.append(f"{type(seen).__name__}\n{''.join(traceback.format_tb(seen.__traceback__))}")
+        seen = seen.__cause__ or seen.__context__
+    return "caused by ".join(parts)

@@ -1,0 +1,143 @@
+"""The tool table: what a model can call, each entry one service method and the words for its answer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from perdure.errors import InvalidInput
+from perdure.mcp import schemas, wording
+from perdure.mcp.arguments import check_arguments
+from perdure.mcp.wording import Answer
+from perdure.service import Service
+from perdure.settings import ToolSettings
+from perdure.types import MAX_LIMIT, MAX_QUERY, MAX_RESULT, Principal, Turn
+
+Arguments = dict[str, Any]  # Any: already checked against the tool's schema
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool: its definition as it goes over the wire, and what calling it does."""
+
+    definition: schemas.Schema
+    call: Callable[[Service, Principal, Arguments], Answer]
+
+    @property
+    def name(self) -> str:
+        return self.definition["name"]
+
+    def run(self, service: Service, caller: Principal, arguments: Mapping[str, Any] | None) -> Answer:
+        """Return the answer to a call with unchecked arguments. Raises PerdureError for what the model did wrong."""
+        return self.call(service, caller, check_arguments(self.name, self.definition["inputSchema"], arguments))
+
+
+def _remember(service: Service, caller: Principal, given: Arguments) -> Answer:
+    return wording.receipt(service.remember(caller, given.pop("content"), **given))
+
+
+def _recall(service: Service, caller: Principal, given: Arguments) -> Answer:
+    query: str = given.pop("query")
+    max_chars = _page(given, max_chars=8_000)
+    found = service.recall(caller, query[:MAX_QUERY], max_chars=max_chars, **given)
+    if len(query) > MAX_QUERY:
+        found = replace(found, degraded=(*found.degraded, f"only the first {MAX_QUERY} characters of query were used"))
+    hits, mark = found.hits, found.mark
+
+    def first(n: int) -> Answer:
+        if n < len(hits) and mark:
+            return wording.recalled(replace(found, hits=hits[:n], next_cursor=mark.after(n)))
+        return wording.recalled(found)
+
+    def short(keep: int) -> Answer:
+        only = replace(hits[0], content=wording.shortened(hits[0].content, keep), metadata={}, tags=())
+        cursor = mark.after(1) if mark and len(hits) > 1 else found.next_cursor
+        return wording.recalled(replace(found, hits=(only,), next_cursor=cursor))
+
+    return wording.fitted(len(hits), max_chars, first, short)
+
+
+def _forget(service: Service, caller: Principal, given: Arguments) -> Answer:
+    return wording.forgotten(service.forget(caller, **given))
+
+
+def _append_history(service: Service, caller: Principal, given: Arguments) -> Answer:
+    turns = [Turn(**turn) for turn in given.pop("turns")]
+    return wording.appended(service.append_history(caller, given.pop("thread"), turns, **given))
+
+
+def _list_history(service: Service, caller: Principal, given: Arguments) -> Answer:
+    max_chars = _page(given, max_chars=16_000)
+    threads = given.get("kinds") == ["thread"]
+    found = service.list_history(caller, max_chars=max_chars, **given)
+    episodes, mark = found.episodes, found.mark
+    count = len(found.threads) if threads else len(episodes)
+
+    def first(n: int) -> Answer:
+        page = found
+        if n < count and mark:
+            page = replace(found, episodes=episodes[:n], threads=found.threads[:n], next_cursor=mark.after(n))
+        return wording.history(page, threads=threads)
+
+    def short(keep: int) -> Answer:
+        only = tuple(replace(each, content=wording.shortened(each.content or "", keep)) for each in episodes[:1])
+        cursor = mark.after(1) if mark and count > 1 else found.next_cursor
+        return wording.history(
+            replace(found, episodes=only, threads=found.threads[:1], next_cursor=cursor), threads=threads
+        )
+
+    return wording.fitted(count, max_chars, first, short)
+
+
+def _read_file(service: Service, caller: Principal, given: Arguments) -> Answer:
+    return wording.file_text(service.read_file(caller, given.pop("path"), **given), MAX_RESULT)
+
+
+def _write_file(service: Service, caller: Principal, given: Arguments) -> Answer:
+    return wording.written(service.write_file(caller, given.pop("path"), given.pop("content"), **given))
+
+
+def _page(given: Arguments, *, max_chars: int) -> int:
+    """Take max_chars out of the arguments. Asking for too much gives the most there is, and a cursor."""
+    if "limit" in given:
+        given["limit"] = min(given["limit"], MAX_LIMIT)
+    max_chars = min(given.pop("max_chars", max_chars), MAX_RESULT)
+    if max_chars < MIN_RESULT:
+        raise InvalidInput(f"max_chars is {max_chars}; send {MIN_RESULT} or more, or leave it out.")
+    return max_chars
+
+
+MIN_RESULT = 500  # below, one hit with its frame does not fit
+
+TOOLS: tuple[Tool, ...] = (
+    Tool(schemas.REMEMBER, _remember),
+    Tool(schemas.RECALL, _recall),
+    Tool(schemas.FORGET, _forget),
+    Tool(schemas.APPEND_HISTORY, _append_history),
+    Tool(schemas.LIST_HISTORY, _list_history),
+    Tool(schemas.READ_FILE, _read_file),
+    Tool(schemas.WRITE_FILE, _write_file),
+)
+
+
+def shown_tools(settings: ToolSettings) -> dict[str, Tool]:
+    """Return the tools of the profile by the names clients see."""
+    return {
+        settings.prefix + tool.name: tool
+        for tool in TOOLS
+        if settings.profile == "standard" or tool.name in schemas.CORE
+    }
+
+
+def shown_definition(name: str, tool: Tool, settings: ToolSettings) -> schemas.Schema:
+    """Return the definition as a client of this profile sees it."""
+    definition = copy.deepcopy(tool.definition) | {"name": name}
+    if settings.profile == "core":
+        definition.pop("outputSchema", None)  # models do not see it, but it counts in a small context's budget
+    return definition
+
+
+def shown_instructions(settings: ToolSettings) -> str:
+    return schemas.INSTRUCTIONS.format(p=settings.prefix)
