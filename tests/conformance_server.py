@@ -1,6 +1,7 @@
 """The real HTTP application with the fixtures that the official conformance suite asks for, and nobody else gets.
 
-`python tests/conformance_server.py PORT` serves on a fresh data directory until it is ended.
+`python tests/conformance_server.py PORT [sessions]` serves on a fresh data directory until it is ended. The product is
+stateless; with `sessions` the fixtures that ask the client back, which no tool of the product does, can be tried too.
 """
 
 from __future__ import annotations
@@ -402,7 +403,8 @@ def main() -> None:
         with open_service(settings) as service:
             server = build_server(service, settings.tools, caller_of)
             add_fixtures(server)
-            uvicorn.run(build_app(server, settings), host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
+            app = build_app(server, settings, stateless="sessions" not in sys.argv)
+            uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ def serve(settings: Settings) -> None:
         # uvicorn raises the signal again when it has shut down; ending there would leave the service open.
         signal.signal(number, _stay)
     with listener, open_service(settings) as service:
+        service.warm_up()
         host, port = listener.getsockname()[:2]
         print(f"Perdure listens on http://{_bracketed(host)}:{port}{PATH}", file=sys.stderr, flush=True)  # noqa: T201
         config = uvicorn.Config(
@@ -61,11 +62,14 @@ def serve(settings: Settings) -> None:
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def build_app(server: Server[Any], settings: Settings) -> ASGIApp:
-    """Return the ASGI application of a protocol server: /mcp for both eras, and /healthz."""
+def build_app(server: Server[Any], settings: Settings, *, stateless: bool = True) -> ASGIApp:
+    """Return the ASGI application of a protocol server: /mcp for both eras, and /healthz.
+
+    No tool of ours asks the client anything back, so no client needs a session; a server of other tools may.
+    """
     app = server.streamable_http_app(
         streamable_http_path=PATH,
-        stateless_http=True,
+        stateless_http=stateless,
         max_request_body_size=wire.MAX_LINE_BYTES,
         # Gate checks Host and Origin, also where the SDK would not, and says which setting lets a name in.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perdure.embedders import Embedder, Vector
+from perdure.embedders import Embedder, Matrix, Vector
 from perdure.errors import Unavailable
 from perdure.indexes import IndexLost, VectorIndex
 from perdure.settings import IndexSettings
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EMBED_BATCH = 32  # texts a call to the embedder: about 0.1 s of the local model, so that a stop is never far
+EMBED_BATCH = 128  # texts between two commits of vectors; smaller ones leave the model waiting for the database
 SWEEP_DEADLINE_S = 30.0  # nobody waits for the sweep, and a slow endpoint must not leave a memory pending for ever
 INDEX_BATCH = 200  # vectors a call to the index
 AUDIT_BATCH = 500
@@ -67,11 +67,13 @@ class Indexer:
         self._opened: str | None = None  # token of the generation this process has open
         self._index_rests_until = 0.0
         self._failures = 0
+        self._serving = False  # a command that only looks at history need not start the index
         self.embedder_trouble: str | None = None
         self.index_trouble: str | None = None
 
     def warm_up(self) -> None:
-        """Start what answers slowly the first time, without waiting for it."""
+        """Start what answers slowly the first time, without waiting for it: this process is here to serve."""
+        self._serving = True
         self.wake()
         for worker in self._workers:
             worker.warm_up()
@@ -134,28 +136,23 @@ class Indexer:
         self.embedder_trouble = None
         return vector
 
-    def embed_now(self, chunk_ids: Sequence[int], *, model: str) -> Vector | None:
-        """Embed the chunks of one write and store the vectors; None if that must wait for the sweep.
-
-        Returns the first chunk's vector, for a look at what is similar.
-        """
-        with self._database.read() as tx:
-            waiting = vectors.pending_of(tx, chunk_ids)
-        return self._embed(waiting, model=model, deadline_s=None) if waiting else None
-
-    def _embed(self, waiting: Sequence[vectors.PendingChunk], *, model: str, deadline_s: float | None) -> Vector | None:
-        assert self._embedder is not None
+    def embed_documents(self, texts: Sequence[str], *, deadline_s: float | None = None) -> Matrix | None:
+        """Return one vector per text, or None if that must wait for the sweep; `embedder_trouble` then says why."""
+        if self._embedder is None:
+            return None
         try:
-            made = self._embedder.embed_documents([chunk.text() for chunk in waiting], deadline_s=deadline_s)
+            made = self._embedder.embed_documents(texts, deadline_s=deadline_s)
         except Unavailable as exc:
             self.embedder_trouble = str(exc)
             return None
-        if self._embedder.id != model:  # learned only now, or changed: these are not the vectors in force
-            return None
-        with self._database.write_derived() as tx:
-            vectors.put_embeddings(tx, [chunk.id for chunk in waiting], made, model=model)
         self.embedder_trouble = None
-        return made[0]
+        return made
+
+    def store(self, chunk_ids: Sequence[int], made: Matrix, *, model: str) -> None:
+        """Keep the vectors of committed chunks, if `model` is still the one in force."""
+        with self._database.write_derived() as tx:
+            vectors.put_embeddings(tx, chunk_ids, made, model=model)
+        self.wake()
 
     # --- searching
 
@@ -244,10 +241,8 @@ class Indexer:
         while not self._stop.is_set():
             self._wake.clear()
             worked = self.sweep()
-            if self._index is not None and self._opened is None and time.monotonic() >= self._index_rests_until:
-                with self._database.read() as tx:
-                    state = vectors.state(tx)
-                self._open_index(state)  # so that what it lost is known before somebody asks
+            if self._serving and self._opened is None and time.monotonic() >= self._index_rests_until:
+                self._open_present()  # so that what it lost is known before somebody asks
             if self._opened is not None and self._opened != audited:
                 audited = self._opened
                 self._audit()
@@ -270,12 +265,15 @@ class Indexer:
             waiting = vectors.pending(tx, EMBED_BATCH)
         if not waiting or (model := self.model()) is None:
             return False
-        if self._embed(waiting, model=model, deadline_s=SWEEP_DEADLINE_S) is None:
+        ids = [chunk.id for chunk in waiting]
+        made = self.embed_documents([chunk.text() for chunk in waiting], deadline_s=SWEEP_DEADLINE_S)
+        if made is None:
             self._failures += 1
             with self._database.write_derived() as tx:
-                vectors.note_failure(tx, [chunk.id for chunk in waiting])
+                vectors.note_failure(tx, ids)
             return False
         self._failures = 0
+        self.store(ids, made, model=model)
         return True
 
     def _index_pending(self) -> bool:
@@ -310,6 +308,13 @@ class Indexer:
                 vectors.bury(tx, ids)
         self.index_trouble, self._index_rests_until = None, 0.0
         return True
+
+    def _open_present(self) -> None:
+        if self._index is None or self._embedder is None:
+            return
+        with self._database.read() as tx:
+            state = vectors.state(tx)
+        self._open_index(state)
 
     # --- the audit
 

@@ -38,6 +38,7 @@ def run_engine(front: Front, options: Options) -> None:
     logging.basicConfig(stream=sys.stderr, level=settings.log_level.upper())
     caller = local_principal(settings)
     with open_service(settings) as service:
+        service.warm_up()
         asyncio.run(_serve(front, build_server(service, settings.tools, lambda _: caller)))
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
-import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 
 from sqlalchemy import update
 from sqlmodel import Session, col
 
 from perdure import chunking, types
-from perdure.embedders import Vector
+from perdure.embedders import Matrix, Vector
 from perdure.errors import Conflict, InvalidInput, NotFound, Refused
 from perdure.service import checks, times
 from perdure.service.core import Part
@@ -19,7 +21,7 @@ from perdure.service.receipts import Once
 from perdure.store import episodes, memories, passages, vectors
 from perdure.store.episodes import NewEpisode
 from perdure.tables import MemoryRow, PassageRow
-from perdure.types import Forgotten, Principal, Receipt, Similar
+from perdure.types import Forgotten, Principal, Receipt, Similar, Span
 
 RECOVERABLE_DAYS = 30
 SIMILAR_AT_LEAST = 0.92  # cosine of bge-small between restatements; unrelated short notes stay below 0.75
@@ -72,19 +74,23 @@ class Memories(Part):
         row.fingerprint = checks.fingerprint(row.content, row.key)
         request = (content, key, kind, list(tags), thread, source, at, expires_at, supersedes, dict(metadata or {}))
         once = Once(caller.namespace, idempotency_key, "remember", *request)
+        pieces = chunking.split(row.content)
         alone = self._core.pace.begin()
         try:
+            making = self._embed_meanwhile(row, pieces) if alone else None
             with self._core.database.write() as tx:
                 if (earlier := once.first(tx)) is not None:
                     earlier.update(superseded=tuple(earlier["superseded"]), similar=())
                     return Receipt(**earlier)
-                receipt, chunks = self._store(tx, row, supersedes)
+                receipt, chunks = self._store(tx, row, pieces, supersedes)
                 once.keep(tx, receipt, now)
-            return self._embedded(receipt, row, chunks, alone=alone)
+            return self._embedded(receipt, row, chunks, making)
         finally:
             self._core.pace.end()
 
-    def _store(self, tx: Session, row: MemoryRow, supersedes: str | None) -> tuple[Receipt, list[int]]:
+    def _store(
+        self, tx: Session, row: MemoryRow, pieces: list[Span], supersedes: str | None
+    ) -> tuple[Receipt, list[int]]:
         replaced = self._superseded(tx, row, supersedes)
         same = memories.find_same(tx, row.namespace, row.fingerprint)
         if same is not None and same.id != supersedes:
@@ -111,7 +117,7 @@ class Memories(Part):
         )
         # The key and the tags are words a question may use though the statement does not.
         body = f"[{times.day_in_words(row.at)}] {row.content}\n{row.key or ''} {' '.join(tags)}"
-        new = passages.NewPassage(passage, body, "", chunking.split(row.content))
+        new = passages.NewPassage(passage, body, "", pieces)
         chunks = passages.add(tx, [new])[0]
         return Receipt(id=row.id, created=True, superseded=tuple(old.id for old in replaced)), chunks
 
@@ -127,17 +133,21 @@ class Memories(Part):
                 replaced.append(old)
         return replaced
 
-    def _embedded(self, receipt: Receipt, row: MemoryRow, chunks: list[int], *, alone: bool) -> Receipt:
-        # Commit came first: an embedding failure must not lose the memory.
+    def _embed_meanwhile(self, row: MemoryRow, pieces: list[Span]) -> Future[Matrix | None]:
+        """Have the text embedded while it is committed: neither waits for the other."""
+        texts = [row.content[piece.start : piece.end] for piece in pieces]
+        return self._core.pool.submit(self._core.indexer.embed_documents, texts)
+
+    def _embedded(
+        self, receipt: Receipt, row: MemoryRow, chunks: list[int], making: Future[Matrix | None] | None
+    ) -> Receipt:
+        # Committed before this: whatever happens to the vectors does not lose the memory.
         indexer = self._core.indexer
-        if not receipt.created:
-            return receipt
-        vector: Vector | None = None
-        if alone and (model := indexer.model()) is not None:
-            vector = indexer.embed_now(chunks, model=model)
-            if vector is not None:
-                similar = self._similar(row, vector, model)
-                receipt = Receipt(receipt.id, True, superseded=receipt.superseded, similar=similar, indexed=True)
+        made = making.result() if making is not None and receipt.created else None
+        if made is not None and (model := indexer.model()) is not None:
+            indexer.store(chunks, made, model=model)
+            similar = self._similar(row, made[0], model)
+            return replace(receipt, similar=similar, indexed=True)
         indexer.wake()
         return receipt
 
@@ -146,7 +156,7 @@ class Memories(Part):
         reach = passages.Reach(types=("memory",), now=times.now())
         with self._core.database.read() as tx:
             state = vectors.state(tx)
-            large = sum(passages.count(tx, row.namespace, reach).values()) > self._core.settings.index.exact_max_chunks
+            large = passages.highest_id(tx) > self._core.settings.index.exact_max_chunks
         near = None
         if large:
             k = SIMILAR_AT_MOST * 4
@@ -232,5 +242,5 @@ def _mark_passages(tx: Session, row: MemoryRow, **values: object) -> None:
 
 
 def _new_id() -> str:
-    """Return an id that rises with time and cannot be guessed: 48 bits of milliseconds, 40 random bits."""
-    return f"mem_{int(time.time() * 1000):012x}{secrets.token_hex(5)}"
+    """Return an id of 60 random bits: short, since a model reads it with every hit."""
+    return "mem_" + base64.b32encode(secrets.token_bytes(8)).decode().lower()[:12]

@@ -16,6 +16,10 @@ from perdure.types import Principal
 class Upkeep(Part):
     """How the store is, and how to make its derived parts anew."""
 
+    def warm_up(self) -> None:
+        """Start the workers without waiting for them: for a process that is going to answer questions."""
+        self._core.indexer.warm_up()
+
     def status(self, caller: Principal) -> dict[str, Any]:  # Any: a tree of JSON values, for people and probes
         """Return counts, pending work, workers, versions and where the data lies."""
         caller.require("memory:read")

@@ -74,22 +74,15 @@ SELECT c.id, c.start, c."end", p.author,
 FROM chunk c JOIN passage p ON p.id = c.passage_id
 LEFT JOIN memory m ON p.type = 'memory' AND m.id = p.subject
 LEFT JOIN episode e ON p.type = 'turn' AND e.seq = p.seq
-WHERE c.embedding IS NULL AND c.deleted = 0 AND {condition}
+WHERE c.embedding IS NULL AND c.deleted = 0
 ORDER BY c.attempts, c.id LIMIT :limit
 """
 
 
 def pending(reader: Reader, limit: int) -> list[PendingChunk]:
     """Return chunks that wait for an embedding: fewest failures first, then oldest first."""
-    rows = reader.execute(PENDING.format(condition="1"), {"limit": limit})
+    rows = reader.execute(PENDING, {"limit": limit})
     return [PendingChunk(*row) for row in rows]
-
-
-def pending_of(reader: Reader, chunk_ids: Sequence[int]) -> list[PendingChunk]:
-    """Return those of the chunks that still wait for an embedding."""
-    condition = "c.id IN (SELECT value FROM json_each(:ids))"
-    values = {"ids": json.dumps(list(chunk_ids)), "limit": len(chunk_ids)}
-    return [PendingChunk(*row) for row in reader.execute(PENDING.format(condition=condition), values)]
 
 
 def count_all_pending(reader: Reader) -> int:

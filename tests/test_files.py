@@ -1,0 +1,113 @@
+"""Files of the workspace, through MCP: escapes, versions, exact bytes, changes from outside."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from conftest import Json, StdioClient
+from path_escapes import CANARY, digest_tree, escapes, plant_canaries
+
+
+def write(client: StdioClient, path: str, content: str, **arguments: object) -> Json:
+    answer = client.call("write_file", path=path, content=content, **arguments)
+    assert not answer["isError"], answer
+    return answer["structuredContent"]
+
+
+def read(client: StdioClient, path: str, **arguments: object) -> tuple[str, str]:
+    """Return the text of a file and the line about it."""
+    answer = client.call("read_file", path=path, **arguments)
+    assert not answer["isError"], answer
+    text, note = (block["text"] for block in answer["content"])
+    return text, note
+
+
+@pytest.fixture
+def files(client: StdioClient, data_dir: Path) -> Path:
+    """The folder a person would open; made by the first write."""
+    write(client, "first.md", "x")
+    return data_dir / "workspace" / "default" / "files"
+
+
+def test_three_hundred_path_escapes_read_and_write_nothing_outside(client: StdioClient, files: Path) -> None:
+    outside = plant_canaries(files)
+    before = digest_tree(files.parent, without=files)
+    attempts = [escape for escape in escapes(files, outside) if escape.refused]
+    assert len(attempts) >= 300
+    for escape in attempts:
+        for answer in (
+            client.call("read_file", path=escape.path),
+            client.call("write_file", path=escape.path, content="overwritten"),
+        ):
+            assert answer["isError"], escape
+            assert CANARY not in str(answer), escape
+            assert str(files) not in str(answer), escape
+    assert digest_tree(files.parent, without=files) == before
+    assert read(client, "first.md")[0] == "x"
+
+
+def test_b106_replacing_a_file_keeps_the_former_version(client: StdioClient) -> None:
+    write(client, "log/day.md", "morning\n")
+    assert write(client, "log/day.md", "evening\n") == {
+        "path": "log/day.md",
+        "version": 2,
+        "bytes": 8,
+        "created": False,
+    }
+    assert read(client, "log/day.md", version=1)[0] == "morning\n"
+    refused = client.call("write_file", path="log/day.md", content="x", mode="create")
+    assert refused["isError"]
+    assert "version 2" in refused["content"][0]["text"]
+    assert read(client, "log/day.md")[0] == "evening\n"
+
+
+def test_a_stale_expected_version_is_refused_with_the_present_one(client: StdioClient) -> None:
+    write(client, "a.md", "1", expected_version=0)
+    write(client, "a.md", "2", expected_version=1)
+    refused = client.call("write_file", path="a.md", content="3", expected_version=1)
+    assert refused["isError"]
+    assert "version 2" in refused["content"][0]["text"]
+    assert read(client, "a.md")[0] == "2"
+
+
+@pytest.mark.parametrize("content", ["\ufeffa\r\nb\r\n", "", "no end", "lone\rreturn\r", "tab\tand \u2028 line\n"])
+def test_b40_what_is_read_and_written_back_gives_the_same_bytes(client: StdioClient, files: Path, content: str) -> None:
+    (files / "odd.txt").write_bytes(content.encode())
+    text, _ = read(client, "odd.txt")
+    write(client, "odd.txt", text)
+    assert (files / "odd.txt").read_bytes() == content.encode()
+
+
+def test_b39_a_path_is_the_same_file_in_any_unicode_form(client: StdioClient, files: Path) -> None:
+    write(client, "caf\u00e9/menu.txt", "soup")
+    assert read(client, "cafe\u0301/menu.txt")[0] == "soup"
+    write(client, "cafe\u0301/menu.txt", "salad")
+    assert [path.name for path in files.iterdir() if path.is_dir()] == ["caf\u00e9"]
+
+
+def test_b135_a_change_from_outside_is_read_kept_and_never_overwritten_unseen(client: StdioClient, files: Path) -> None:
+    write(client, "a.md", "ours\n")
+    (files / "draft").write_bytes(b"theirs\n")
+    os.replace(files / "draft", files / "a.md")  # as an editor saves
+    text, note = read(client, "a.md")
+    assert text == "theirs\n"
+    assert "version 2" in note
+    stale = client.call("write_file", path="a.md", content="x", expected_version=1)
+    assert stale["isError"]
+    assert write(client, "a.md", "ours again\n", expected_version=2)["version"] == 3
+    assert read(client, "a.md", version=2)[0] == "theirs\n"
+    (files / "a.md").unlink()
+    assert client.call("read_file", path="a.md")["isError"]
+    assert write(client, "a.md", "back\n")["version"] == 4
+
+
+def test_a_file_is_read_by_lines(client: StdioClient) -> None:
+    write(client, "long.txt", "".join(f"line {n}\n" for n in range(1, 101)))
+    text, note = read(client, "long.txt", offset=40, limit=2)
+    assert text == "line 41\nline 42\n"
+    assert "lines 41-42 of 100" in note
+    write(client, "long.txt", "line 101\n", mode="append")
+    assert read(client, "long.txt", offset=100)[0] == "line 101\n"
