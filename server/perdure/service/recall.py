@@ -12,7 +12,8 @@ from perdure.service.core import Part
 from perdure.store import Reader, episodes, memories, passages, vectors
 from perdure.types import MAX_LIMIT, Episode, Hit, PageMark, Principal, Recall
 
-POOL = 100  # candidates of each channel: R@10 did not move beyond it
+POOL = 50  # candidates of each channel, or as many as are shown: 40, 60 and 100 found the same in ten results
+SMALL = 200  # passages in reach that are all ranked
 OVERFETCH = 3  # of the index, which knows no filters
 MAX_WIDENED = 4_000  # neighbours asked of the index before exact search is cheaper
 FEW_FLOOR = 0.2  # below a model's weakest good match lies what is unrelated (bge-small: 0.62 and about 0.4)
@@ -25,6 +26,11 @@ class _Question:
     text: str
     reach: passages.Reach
     filtered: bool
+    shown: int  # hits up to the end of this page
+
+    def pool(self, total: int) -> int:
+        """Return how many candidates each channel gives: of a small store all, so that pages never overlap or miss."""
+        return total if total <= SMALL else max(POOL, self.shown)
 
     @property
     def terms(self) -> list[str]:
@@ -101,7 +107,7 @@ class Recalling(Part):
         request = cursors.digest(caller.namespace, "recall", *asked)
         offset = cursors.position(cursor, request) or 0
         filtered = any((tags, kind, thread, key, since, until, as_of)) or len(reach.types) < 3
-        question = _Question(caller.namespace, text, reach, filtered)
+        question = _Question(caller.namespace, text, reach, filtered, offset + limit)
         found = self._look_up(question)
         with self._core.database.read() as tx:
             ranked = self._rank(tx, question, found)
@@ -117,10 +123,14 @@ class Recalling(Part):
         with core.database.read() as tx:
             state = vectors.state(tx)
             searched = core.counts.get(tx, question.namespace, question.reach, filtered=question.filtered)
-            asking = core.pool.submit(self._by_meaning, question, state, sum(searched.values()))
+            total = sum(searched.values())
+            pool = question.pool(total)
+            asking = core.pool.submit(self._by_meaning, question, state, total)
             found = _Found(
                 state=state,
-                words=dict(passages.search_words(tx, question.namespace, question.terms, question.reach, POOL)),
+                words=dict(
+                    passages.search_words(tx, question.namespace, question.terms, question.reach, question.pool)
+                ),
                 searched=searched,
                 pending=0 if core.indexer.embedder is None else passages.count_pending(tx, question.namespace),
                 authors=passages.authors(tx, question.namespace),
@@ -146,7 +156,8 @@ class Recalling(Part):
         assert meaning.model is not None
         if settings.kind == "none" or total <= settings.exact_max_chunks:
             return meaning
-        k = POOL * OVERFETCH if question.filtered else POOL
+        pool = question.pool(total)
+        k = pool * (OVERFETCH if question.filtered else 1)
         while True:
             near = core.indexer.nearest(question.namespace, meaning.vector, k, model=meaning.model, state=state)
             if near is None:
@@ -158,7 +169,7 @@ class Recalling(Part):
             with core.database.read() as tx:
                 chunks = (id for id, _ in near)
                 passing = passages.candidates(tx, question.namespace, question.reach, chunks=chunks)
-            if len(passing) >= min(POOL, total):
+            if len(passing) >= min(pool, total):
                 return meaning
             if k >= MAX_WIDENED:
                 meaning.near = None  # few of the nearest pass the filter: reading those that do is exact and quicker
@@ -213,14 +224,15 @@ class Recalling(Part):
     ) -> list[tuple[int, float]]:
         """Search what the index was not asked for or does not hold yet: a vector counts from when it is stored."""
         namespace, generation = question.namespace, found.state.generation
+        pool = question.pool(sum(found.searched.values()))
         if found.meaning.near is None:
-            return passages.search_exact(tx, namespace, vector, question.reach, POOL, model=model)
+            return passages.search_exact(tx, namespace, vector, question.reach, pool, model=model)
         if vectors.rebuilding(tx, namespace, generation):
             found.degraded.append("vector index: being rebuilt; what it lacks was searched exactly")
-            k = POOL * OVERFETCH if question.filtered else POOL
+            k = pool * (OVERFETCH if question.filtered else 1)
             return self._core.tails.search(tx, namespace, generation, vector, k, model=model)
         return passages.search_exact(
-            tx, namespace, vector, question.reach, POOL, model=model, below_generation=generation
+            tx, namespace, vector, question.reach, pool, model=model, below_generation=generation
         )
 
     def _envelope(
