@@ -128,9 +128,7 @@ class Recalling(Part):
             asking = core.pool.submit(self._by_meaning, question, state, total)
             found = _Found(
                 state=state,
-                words=dict(
-                    passages.search_words(tx, question.namespace, question.terms, question.reach, question.pool)
-                ),
+                words=dict(passages.search_words(tx, question.namespace, question.terms, question.reach, pool)),
                 searched=searched,
                 pending=0 if core.indexer.embedder is None else passages.count_pending(tx, question.namespace),
                 authors=passages.authors(tx, question.namespace),

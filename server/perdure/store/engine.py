@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlmodel import Session
 
 from perdure import migrations
@@ -188,6 +188,8 @@ def _open_engine(path: Path) -> Engine:
 def _translated() -> Generator[None]:
     try:
         yield
+    except (sqlite3.ProgrammingError, ProgrammingError):
+        raise  # a statement of ours is wrong, which waiting does not mend
     except DBAPIError as exc:
         raise Unavailable(f"The database does not answer: {exc.orig}. Nothing of this call was stored.") from exc
     except sqlite3.Error as exc:
