@@ -18,7 +18,7 @@ from perdure.errors import Conflict, InvalidInput, NotFound, Refused
 from perdure.service import checks, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
-from perdure.store import episodes, memories, passages, vectors
+from perdure.store import episodes, memories, passages, reader_of, vectors
 from perdure.store.episodes import NewEpisode
 from perdure.tables import MemoryRow, PassageRow
 from perdure.types import Forgotten, Principal, Receipt, Similar, Span
@@ -81,9 +81,11 @@ class Memories(Part):
             with self._core.database.write() as tx:
                 if (earlier := once.first(tx)) is not None:
                     earlier.update(superseded=tuple(earlier["superseded"]), similar=())
-                    return Receipt(**earlier)
+                    return self._as_indexed(tx, row.namespace, Receipt(**earlier))
                 receipt, chunks = self._store(tx, row, pieces, supersedes)
                 once.keep(tx, receipt, now)
+                if not receipt.created:
+                    return self._as_indexed(tx, row.namespace, receipt)
             return self._embedded(receipt, row, chunks, making)
         finally:
             self._core.pace.end()
@@ -138,12 +140,19 @@ class Memories(Part):
         texts = [row.content[piece.start : piece.end] for piece in pieces]
         return self._core.pool.submit(self._core.indexer.embed_documents, texts)
 
+    def _as_indexed(self, tx: Session, namespace: str, receipt: Receipt) -> Receipt:
+        """Return the receipt of a memory stored before, with how it stands now."""
+        ready = self._core.indexer.embedder is None or passages.is_embedded(reader_of(tx), namespace, receipt.id)
+        return replace(receipt, indexed=ready)
+
     def _embedded(
         self, receipt: Receipt, row: MemoryRow, chunks: list[int], making: Future[Matrix | None] | None
     ) -> Receipt:
         # Committed before this: whatever happens to the vectors does not lose the memory.
         indexer = self._core.indexer
-        made = making.result() if making is not None and receipt.created else None
+        if indexer.embedder is None:
+            return replace(receipt, indexed=True)  # by words, which is all there is
+        made = making.result() if making is not None else None
         if made is not None and (model := indexer.model()) is not None:
             indexer.store(chunks, made, model=model)
             similar = self._similar(row, made[0], model)

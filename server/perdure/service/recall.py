@@ -53,6 +53,7 @@ class _Found:
 
     state: vectors.IndexState
     words: dict[int, float]
+    candidates: dict[int, passages.Candidate]
     searched: dict[str, int]
     pending: int
     authors: list[str]
@@ -126,9 +127,13 @@ class Recalling(Part):
             total = sum(searched.values())
             pool = question.pool(total)
             asking = core.pool.submit(self._by_meaning, question, state, total)
+            words = dict(passages.search_words(tx, question.namespace, question.terms, question.reach, pool))
             found = _Found(
                 state=state,
-                words=dict(passages.search_words(tx, question.namespace, question.terms, question.reach, pool)),
+                words=words,
+                candidates=passages.candidates(
+                    tx, question.namespace, question.reach, passages=words, model=state.model
+                ),
                 searched=searched,
                 pending=0 if core.indexer.embedder is None else passages.count_pending(tx, question.namespace),
                 authors=passages.authors(tx, question.namespace),
@@ -165,8 +170,7 @@ class Recalling(Part):
             if not question.filtered or len(near) < k:
                 return meaning
             with core.database.read() as tx:
-                chunks = (id for id, _ in near)
-                passing = passages.candidates(tx, question.namespace, question.reach, chunks=chunks)
+                passing = passages.candidates(tx, question.namespace, question.reach, chunks=[id for id, _ in near])
             if len(passing) >= min(pool, total):
                 return meaning
             if k >= MAX_WIDENED:
@@ -175,31 +179,26 @@ class Recalling(Part):
             k *= 4
 
     def _rank(self, tx: Reader, question: _Question, found: _Found) -> list[ranking.Ranked]:
-        meaning = found.meaning
-        chunks: list[int] = []
+        meaning, candidates = found.meaning, found.candidates
+        cosines: dict[int, list[float]] = {}
         if meaning.vector is not None and meaning.model is not None:
             exact = self._exact(tx, question, found, meaning.vector, meaning.model)
             chunks = [id for id, _ in (*exact, *(meaning.near or ()))]
+            candidates |= passages.candidates(
+                tx, question.namespace, question.reach, chunks=chunks, model=meaning.model
+            )
+            cosines = passages.cosines(candidates.values(), meaning.vector)
             found.floor = self._floor(tx, question.namespace, meaning.vector, meaning.model, found)
-        candidates = passages.candidates(
-            tx,
-            question.namespace,
-            question.reach,
-            passages=found.words,
-            chunks=chunks,
-            vector=meaning.vector,
-            model=meaning.model,
-        )
         scored = [
             ranking.Scored(
                 id=candidate.id,
                 words_score=found.words.get(candidate.id, 0.0),
-                cosines=candidate.cosines,
+                cosines=cosines.get(candidate.id, ()),
                 author=candidate.author,
                 thread=candidate.thread if candidate.type == "turn" else None,
                 words=candidate.words,
             )
-            for candidate in candidates
+            for candidate in candidates.values()
         ]
         author = ranking.named_author(question.text, found.authors)
         return ranking.rank(scored, floor=found.floor, author=author)

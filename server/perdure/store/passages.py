@@ -157,6 +157,15 @@ def totals(reader: Reader, namespace: str) -> dict[str, int]:
     return {name: reader.execute(statement, (namespace,)).fetchone()[0] for name, statement in statements.items()}
 
 
+def is_embedded(reader: Reader, namespace: str, memory_id: str) -> bool:
+    """Return whether no chunk of the memory is pending."""
+    statement = (
+        "SELECT 1 FROM passage p JOIN chunk c ON c.passage_id = p.id"
+        " WHERE p.namespace = ? AND p.type = 'memory' AND p.subject = ? AND c.embedding IS NULL"
+    )
+    return reader.execute(statement, (namespace, memory_id)).fetchone() is None
+
+
 def highest_id(reader: Reader) -> int:
     """Return an upper bound of how many passages there are, in no time."""
     return reader.execute("SELECT max(id) FROM passage").fetchone()[0] or 0
@@ -225,7 +234,7 @@ def search_exact(
 class Candidate:
     """A passage in reach that words or vectors brought up, with what ranking needs to know of it.
 
-    `cosines` are those of its embedded chunks to the question; empty without a question's vector, or while pending.
+    `embeddings` are those of its chunks; empty while pending.
     """
 
     id: int
@@ -233,7 +242,7 @@ class Candidate:
     thread: str | None
     author: str | None
     words: int
-    cosines: list[float]
+    embeddings: list[bytes]
 
 
 CANDIDATES = """
@@ -255,28 +264,34 @@ def candidates(
     *,
     passages: Iterable[int] = (),
     chunks: Iterable[int] = (),
-    vector: Vector | None = None,
     model: str | None = None,
-) -> list[Candidate]:
+) -> dict[int, Candidate]:
     """Return the passages that are named, or own one of the chunks, and are in reach now.
 
-    This is SQL's last word on what an index found. Cosines are to `vector`, from the vectors that `model` made.
+    This is SQL's last word on what an index found. The embeddings are those that `model` made.
     """
     where, values = reach.sql(namespace, by_id=True)
-    rows = reader.execute(
+    found: dict[int, Candidate] = {}
+    for id, type, thread, author, words, embedding in reader.execute(
         CANDIDATES.format(where=where),
         {**values, "passages": json.dumps(list(passages)), "chunks": json.dumps(list(chunks)), "model": model},
-    ).fetchall()
-    embedded = [n for n, row in enumerate(rows) if row[5] is not None] if vector is not None else []
-    scores: dict[int, float] = {}
-    if embedded and vector is not None:
-        scores = dict(zip(embedded, (matrix([rows[n][5] for n in embedded]) @ vector).tolist(), strict=True))
-    found: dict[int, Candidate] = {}
-    for n, (id, type, thread, author, words, _) in enumerate(rows):
+    ):
         candidate = found.setdefault(id, Candidate(id, type, thread, author, words, []))
-        if n in scores:
-            candidate.cosines.append(scores[n])
-    return list(found.values())
+        if embedding is not None:
+            candidate.embeddings.append(embedding)
+    return found
+
+
+def cosines(found: Iterable[Candidate], vector: Vector) -> dict[int, list[float]]:
+    """Return the cosine of each embedded chunk to `vector`, by passage."""
+    owners = [(candidate.id, embedding) for candidate in found for embedding in candidate.embeddings]
+    if not owners:
+        return {}
+    scores: list[float] = (matrix([embedding for _, embedding in owners]) @ vector).tolist()
+    by_passage: dict[int, list[float]] = {}
+    for (id, _), score in zip(owners, scores, strict=True):
+        by_passage.setdefault(id, []).append(score)
+    return by_passage
 
 
 def subjects_of(reader: Reader, chunks: Iterable[int]) -> dict[int, str]:
