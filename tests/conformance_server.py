@@ -140,6 +140,63 @@ async def test_tool_with_progress(ctx: Context, params: wire.CallToolRequestPara
 
 
 @fixture
+async def test_sampling(ctx: Context, params: wire.CallToolRequestParams) -> Result:
+    prompt = wire.TextContent(type="text", text=str((params.arguments or {}).get("prompt", "")))
+    asked = wire.SamplingMessage(role="user", content=prompt)
+    # Deprecated by the newest revision, and asked for by the suite of the one before it.
+    answer = await ctx.session.create_message([asked], max_tokens=100, related_request_id=ctx.request_id)  # pyright: ignore[reportDeprecated]
+    return done(text(f"LLM response: {getattr(answer.content, 'text', '')}"))
+
+
+async def elicited(ctx: Context, message: str, properties: Json, required: list[str]) -> wire.CallToolResult:
+    schema: Json = {"type": "object", "properties": properties, "required": required}
+    answer = await ctx.session.elicit_form(message, schema, ctx.request_id)
+    return done(text(f"Elicitation completed: action={answer.action}, content={json.dumps(answer.content)}"))
+
+
+@fixture
+async def test_elicitation(ctx: Context, params: wire.CallToolRequestParams) -> Result:
+    message = str((params.arguments or {}).get("message", ""))
+    properties = {"username": {"type": "string"}, "email": {"type": "string"}}
+    return await elicited(ctx, message, properties, ["username", "email"])
+
+
+@fixture
+async def test_elicitation_sep1034_defaults(ctx: Context, params: wire.CallToolRequestParams) -> Result:
+    properties: Json = {
+        "name": {"type": "string", "default": "John Doe"},
+        "age": {"type": "integer", "default": 30},
+        "score": {"type": "number", "default": 95.5},
+        "status": {"type": "string", "enum": ["active", "inactive", "pending"], "default": "active"},
+        "verified": {"type": "boolean", "default": True},
+    }
+    return await elicited(ctx, "Please review and update the form fields with defaults", properties, [])
+
+
+@fixture
+async def test_elicitation_sep1330_enums(ctx: Context, params: wire.CallToolRequestParams) -> Result:
+    options = ["option1", "option2", "option3"]
+    titled = [
+        {"const": f"value{n}", "title": f"{name} Option"} for n, name in enumerate(["First", "Second", "Third"], 1)
+    ]
+    choices = [
+        {"const": f"value{n}", "title": f"{name} Choice"} for n, name in enumerate(["First", "Second", "Third"], 1)
+    ]
+    properties: Json = {
+        "untitledSingle": {"type": "string", "enum": options},
+        "titledSingle": {"type": "string", "oneOf": titled},
+        "legacyEnum": {
+            "type": "string",
+            "enum": ["opt1", "opt2", "opt3"],
+            "enumNames": ["Option One", "Option Two", "Option Three"],
+        },
+        "untitledMulti": {"type": "array", "items": {"type": "string", "enum": options}},
+        "titledMulti": {"type": "array", "items": {"anyOf": choices}},
+    }
+    return await elicited(ctx, "Please select options from the enum fields", properties, [])
+
+
+@fixture
 async def test_streaming_elicitation(ctx: Context, params: wire.CallToolRequestParams) -> Result:
     return asks(user_name=question("What is your name?", "name"))
 
