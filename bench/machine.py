@@ -27,12 +27,12 @@ def provenance() -> list[str]:
 
 
 def rss_mb(pid: int) -> float:
-    """Return the resident memory of a process in MB (10^6 bytes), as the kernel counts it."""
+    """Return the resident memory of a process in MB of 2^20 bytes, the unit of the kernel's and the peers' figures."""
     status = Path(f"/proc/{pid}/status")
     if status.exists():
         line = next(x for x in status.read_text(encoding="utf-8").splitlines() if x.startswith("VmRSS"))
-        return int(line.split()[1]) * 1024 / 1e6
-    return int(_output("ps", "-o", "rss=", "-p", str(pid))) * 1024 / 1e6
+        return int(line.split()[1]) / 1024
+    return int(_output("ps", "-o", "rss=", "-p", str(pid))) / 1024
 
 
 def worker_pids(data_dir: Path) -> dict[str, int]:

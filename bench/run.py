@@ -238,7 +238,7 @@ def memory_use(product: Product, sizes: Sizes) -> list[Figure]:
     return [
         Figure(
             f"RSS of each of {len(ours)} further stdio processes",
-            ", ".join(f"{x:.1f}" for x in ours) + " MB",
+            ", ".join(f"{x:.1f}" for x in ours) + f" MB of 2^20 bytes ({max(ours) * 1.048576:.1f} of 10^6)",
             f"bare SDK server {floor:.1f} MB",
             "at most 110 MB",
             max(ours) <= 110,
