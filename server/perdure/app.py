@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from perdure.embedders import open_embedder
 from perdure.errors import Unavailable
 from perdure.indexer import Indexer
-from perdure.service import Core, Counts, Service
+from perdure.service import Core, Service
 from perdure.settings import Settings
 from perdure.store import Database
 from perdure.workspace import Workspace
@@ -46,7 +46,7 @@ def open_service(settings: Settings) -> Generator[Service]:
         workers=[worker for worker in (embed_worker, index_worker) if worker is not None],
     )
     pool = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed")
-    service = Service(Core(database, indexer, settings, _workspaces(directory), pool, Counts(database)))
+    service = Service(Core(database, indexer, settings, _workspaces(directory), pool))
     indexer.start()
     try:
         yield service

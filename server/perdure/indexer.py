@@ -124,17 +124,25 @@ class Indexer:
 
     # --- embedding
 
-    def embed_query(self, text: str) -> Vector | None:
-        """Return the vector of a question, or None within the embedder's deadline; `embedder_trouble` then says why."""
+    def begin_query(self, text: str) -> Callable[[], Vector | None]:
+        """Begin to embed a question and return what ends it: the vector, or None within the embedder's deadline.
+
+        `embedder_trouble` then says why.
+        """
         if self._embedder is None:
-            return None
-        try:
-            vector = self._embedder.embed_query(text)
-        except Unavailable as exc:
-            self.embedder_trouble = str(exc)
-            return None
-        self.embedder_trouble = None
-        return vector
+            return lambda: None
+        finish = self._embedder.begin_query(text)
+
+        def finished() -> Vector | None:
+            try:
+                vector = finish()
+            except Unavailable as exc:
+                self.embedder_trouble = str(exc)
+                return None
+            self.embedder_trouble = None
+            return vector
+
+        return finished
 
     def embed_documents(self, texts: Sequence[str], *, deadline_s: float | None = None) -> Matrix | None:
         """Return one vector per text, or None if that must wait for the sweep; `embedder_trouble` then says why."""

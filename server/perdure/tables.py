@@ -112,6 +112,7 @@ class PassageRow(SQLModel, table=True):
         Index("passage_by_subject", "namespace", "type", "subject"),
         Index("passage_by_thread", "namespace", "thread", "seq"),
         Index("passage_in_reach", "namespace", "hidden", "type", "superseded_at", "expires_at", "at"),
+        Index("passage_expiring", "namespace", "expires_at", sqlite_where=text("expires_at IS NOT NULL")),
         {"sqlite_autoincrement": True},
     )
 
@@ -133,6 +134,16 @@ class PassageRow(SQLModel, table=True):
     first_line: int | None = None
     last_line: int | None = None
     text: str | None = Field(default=None, sa_column=Column(Text))
+
+
+class InReachRow(SQLModel, table=True):
+    """How many passages of each type are neither hidden nor superseded. Triggers keep it, so it is exact and free."""
+
+    __tablename__ = "in_reach"  # pyright: ignore[reportAssignmentType]
+
+    namespace: str = Field(primary_key=True)
+    type: str = Field(primary_key=True)
+    passages: int
 
 
 class AuthorRow(SQLModel, table=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -45,6 +45,10 @@ class Embedder(Protocol):
 
     def embed_query(self, text: str) -> Vector:
         """Return the vector of a question. Raises Unavailable within the embedder's deadline."""
+        ...
+
+    def begin_query(self, text: str) -> Callable[[], Vector]:
+        """Begin what embed_query does and return what ends it, so that a caller can do something else meanwhile."""
         ...
 
     def close(self) -> None: ...

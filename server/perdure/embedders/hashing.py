@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -33,6 +33,9 @@ class HashingEmbedder:
         if not length:  # no words, or they cancel out: still a unit vector
             vector[0] = length = np.float32(1)
         return vector / np.float32(length)
+
+    def begin_query(self, text: str) -> Callable[[], Vector]:
+        return lambda: self.embed_query(text)
 
     def close(self) -> None:
         """Nothing is held."""

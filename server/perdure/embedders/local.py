@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,9 @@ class OnnxEmbedder:
 
     def embed_query(self, text: str) -> Vector:
         return self._embed(QUERY_PREFIX + text)
+
+    def begin_query(self, text: str) -> Callable[[], Vector]:
+        return lambda: self.embed_query(text)
 
     def close(self) -> None:
         """The memory goes with the object."""

@@ -73,6 +73,9 @@ class OpenAIEmbedder:
         """Return the vector of a question: one try within deadline_s."""
         return self._call([self._settings.query_prefix + text], self._settings.deadline_s, retry=False)[0]
 
+    def begin_query(self, text: str) -> Callable[[], Vector]:
+        return lambda: self.embed_query(text)
+
     def close(self) -> None:
         if self._client is not None:
             self._client.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.service.core import Core, Counts
+from perdure.service.core import Core
 from perdure.service.files import Files
 from perdure.service.history import History
 from perdure.service.memories import Memories
@@ -14,4 +14,4 @@ class Service(Memories, Recalling, History, Files, Upkeep):
     """Memories, history and files of every namespace in one data directory. Safe to call from many threads."""
 
 
-__all__ = ["Core", "Counts", "Service"]
+__all__ = ["Core", "Service"]

@@ -29,7 +29,6 @@ class Core:
     settings: Settings
     workspace_of: Callable[[str], Workspace]
     pool: ThreadPoolExecutor
-    counts: Counts
     samples: Samples = field(default_factory=lambda: Samples())
     tails: Tails = field(default_factory=lambda: Tails())
     pace: Pace = field(default_factory=lambda: Pace())
@@ -54,29 +53,6 @@ class Samples:
             if sample is not None:
                 self._drawn[namespace, model] = (stored, sample)
         return sample
-
-
-class Counts:
-    """How much is in reach, counted anew after each write of this process, and for others' writes each second.
-
-    Counting 10,000 rows takes 2 ms, as long as finding the best of them.
-    """
-
-    KEPT_S = 1.0
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._kept: dict[tuple[str, tuple[str, ...]], tuple[float, int, dict[str, int]]] = {}
-
-    def get(self, reader: Reader, namespace: str, reach: passages.Reach, *, filtered: bool) -> dict[str, int]:
-        if filtered:
-            return passages.count(reader, namespace, reach)
-        key, writes = (namespace, reach.types), self._database.writes
-        counted_at, of, counts = self._kept.get(key, (float("-inf"), -1, {}))
-        if of != writes or time.monotonic() - counted_at > self.KEPT_S:
-            counts = passages.count(reader, namespace, reach)
-            self._kept[key] = (time.monotonic(), writes, counts)
-        return counts
 
 
 class Tails:

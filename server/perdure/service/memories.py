@@ -165,9 +165,9 @@ class Memories(Part):
         reach = passages.Reach(types=("memory",), now=times.now())
         with self._core.database.read() as tx:
             state = vectors.state(tx)
-            large = passages.highest_id(tx) > self._core.settings.index.exact_max_chunks
+            stored = sum(passages.count(tx, row.namespace, reach, filtered=False).values())
         near = None
-        if large:
+        if stored > self._core.settings.index.exact_max_chunks:
             k = SIMILAR_AT_MOST * 4
             near = self._core.indexer.nearest(row.namespace, vector, k, model=model, state=state)
             if near is None:

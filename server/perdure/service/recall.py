@@ -119,14 +119,14 @@ class Recalling(Part):
         return self._envelope(text, found, ranked, kept, shown, offset, request, stored=stored)
 
     def _look_up(self, question: _Question) -> _Found:
-        """Find candidates by words, and meanwhile by meaning: the model and the index work in their own processes."""
+        """Find candidates by words, while the model embeds the question in its own process, then by meaning."""
         core = self._core
+        embedded = core.indexer.begin_query(question.text)
         with core.database.read() as tx:
             state = vectors.state(tx)
-            searched = core.counts.get(tx, question.namespace, question.reach, filtered=question.filtered)
+            searched = passages.count(tx, question.namespace, question.reach, filtered=question.filtered)
             total = sum(searched.values())
             pool = question.pool(total)
-            asking = core.pool.submit(self._by_meaning, question, state, total)
             words = dict(passages.search_words(tx, question.namespace, question.terms, question.reach, pool))
             found = _Found(
                 state=state,
@@ -138,13 +138,14 @@ class Recalling(Part):
                 pending=0 if core.indexer.embedder is None else passages.count_pending(tx, question.namespace),
                 authors=passages.authors(tx, question.namespace),
             )
-        found.meaning = asking.result()
+        found.meaning = self._by_meaning(question, embedded(), state, total)
         found.degraded += found.meaning.degraded
         return found
 
-    def _by_meaning(self, question: _Question, state: vectors.IndexState, total: int) -> _Meaning:
+    def _by_meaning(
+        self, question: _Question, vector: Vector | None, state: vectors.IndexState, total: int
+    ) -> _Meaning:
         indexer = self._core.indexer
-        vector = indexer.embed_query(question.text)
         model = indexer.comparable(state) if vector is not None else None
         if vector is None or model is None:
             if indexer.embedder is None:

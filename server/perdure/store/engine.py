@@ -95,7 +95,6 @@ class Database:
         self.path = directory / "perdure.db"
         self._lock = FairLock(directory / "write.lock")
         self._engine = _open_engine(self.path)
-        self.writes = 0  # transactions that this process committed
         with self.read() as reader:
             ready = migrations.is_current(reader)
         if not ready:
@@ -143,7 +142,6 @@ class Database:
             with Session(connection, expire_on_commit=False) as session:
                 yield session
                 session.commit()
-                self.writes += 1
 
     def close(self) -> None:
         self._engine.dispose()

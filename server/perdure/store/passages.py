@@ -138,10 +138,21 @@ def remove(tx: Session, namespace: str, type: str, subject: str) -> None:
         connection.execute(text(statement), {"ids": ids})
 
 
-def count(reader: Reader, namespace: str, reach: Reach) -> dict[str, int]:
-    """Return how many passages are in reach, by type."""
-    where, values = reach.sql(namespace)
-    return dict(reader.execute(f"SELECT p.type, count(*) FROM passage p WHERE {where} GROUP BY p.type", values))
+def count(reader: Reader, namespace: str, reach: Reach, *, filtered: bool) -> dict[str, int]:
+    """Return how many passages are in reach, by type. Without filters the triggers have counted already."""
+    if filtered:
+        where, values = reach.sql(namespace)
+        return dict(reader.execute(f"SELECT p.type, count(*) FROM passage p WHERE {where} GROUP BY p.type", values))
+    counts: dict[str, int] = dict(
+        reader.execute("SELECT type, passages FROM in_reach WHERE namespace = ?", (namespace,))
+    )
+    for type, expired in reader.execute(
+        "SELECT type, count(*) FROM passage INDEXED BY passage_expiring WHERE namespace = ? AND expires_at <= ?"
+        " AND hidden = 0 AND superseded_at IS NULL GROUP BY type",
+        (namespace, reach.now),
+    ):
+        counts[type] -= expired
+    return counts
 
 
 def totals(reader: Reader, namespace: str) -> dict[str, int]:
@@ -164,11 +175,6 @@ def is_embedded(reader: Reader, namespace: str, memory_id: str) -> bool:
         " WHERE p.namespace = ? AND p.type = 'memory' AND p.subject = ? AND c.embedding IS NULL"
     )
     return reader.execute(statement, (namespace, memory_id)).fetchone() is None
-
-
-def highest_id(reader: Reader) -> int:
-    """Return an upper bound of how many passages there are, in no time."""
-    return reader.execute("SELECT max(id) FROM passage").fetchone()[0] or 0
 
 
 def any_stored(reader: Reader, namespace: str) -> bool:

@@ -133,18 +133,19 @@ def count_not_indexed(reader: Reader, generation: int, *, min_chunks: int, alway
 
 
 def _waiting(reader: Reader, generation: int, *, min_chunks: int, always: str) -> list[tuple[str, int]]:
-    rows = reader.execute(
-        "SELECT namespace, count(*) FROM chunk WHERE generation < :generation AND embedding IS NOT NULL"
-        " GROUP BY namespace",
-        {"generation": generation},
-    ).fetchall()
-    return [
-        (namespace, n) for namespace, n in rows if namespace == always or count_chunks(reader, namespace) >= min_chunks
-    ]
-
-
-def count_chunks(reader: Reader, namespace: str) -> int:
-    return reader.execute("SELECT count(*) FROM chunk WHERE namespace = ?", (namespace,)).fetchone()[0]
+    """Return (namespace, chunks) of the namespaces that have an index and chunks which it lacks."""
+    found: list[tuple[str, int]] = []
+    for (namespace,) in reader.execute(
+        "SELECT namespace FROM in_reach GROUP BY namespace HAVING namespace = ? OR sum(passages) >= ?",
+        (always, min_chunks),
+    ).fetchall():
+        (n,) = reader.execute(
+            "SELECT count(*) FROM chunk WHERE namespace = ? AND generation < ? AND embedding IS NOT NULL",
+            (namespace, generation),
+        ).fetchone()
+        if n:
+            found.append((namespace, n))
+    return found
 
 
 def mark_indexed(tx: Session, ids: Sequence[int], generation: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -50,8 +50,11 @@ class EmbedClient:
         self._link.start()
 
     def embed_query(self, text: str) -> Vector:
-        _, body = self._link.call({"op": "query", "model": self.id, "text": text}, deadline_s=self._deadline_s)
-        return self._rows(body, 1)[0]
+        return self.begin_query(text)()
+
+    def begin_query(self, text: str) -> Callable[[], Vector]:
+        finish = self._link.begin({"op": "query", "model": self.id, "text": text}, deadline_s=self._deadline_s)
+        return lambda: self._rows(finish()[1], 1)[0]
 
     def embed_documents(self, texts: Sequence[str], *, deadline_s: float | None = None) -> Matrix:
         made = [np.empty((0, self.dimensions), np.float32)]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -48,35 +49,60 @@ class Link:
 
     def call(self, header: Header, body: bytes = b"", *, deadline_s: float) -> tuple[Header, bytes]:
         """Return the answer. Raises Unavailable within `deadline_s`, IndexLost, InvalidInput."""
+        return self.begin(header, body, deadline_s=deadline_s)()
+
+    def begin(self, header: Header, body: bytes = b"", *, deadline_s: float) -> Callable[[], tuple[Header, bytes]]:
+        """Ask, and return what waits for the answer and returns it; the deadline runs from now."""
         until = time.monotonic() + deadline_s
-        tries = 0
-        while True:
+        sock = self._asked(header, body, until)
+
+        def finish() -> tuple[Header, bytes]:
+            nonlocal sock
+            tries = 0
+            while True:
+                if sock is None:
+                    self.start()
+                    if time.monotonic() + RETRY_S >= until:
+                        raise Unavailable(self._starting())
+                    time.sleep(RETRY_S)
+                    sock = self._asked(header, body, until)
+                    continue
+                try:
+                    reply, answer = wire.receive(sock, until=until)
+                except TimeoutError as exc:
+                    sock.close()
+                    self.start()  # looks whether it lives, and replaces it if not
+                    raise Unavailable(f"The {self._name} worker did not answer within {deadline_s:g} s.") from exc
+                except (OSError, EOFError) as exc:
+                    sock.close()
+                    self._drop_pool()
+                    tries += 1
+                    if tries > 1:  # once is a worker that ended between two calls; twice may be this very call
+                        self.start()
+                        raise Unavailable(
+                            f"The {self._name} worker died during the call; another one is started."
+                        ) from exc
+                    sock = self._asked(header, body, until)
+                    continue
+                self._give(sock)
+                return self._judge(reply), answer
+
+        return finish
+
+    def _asked(self, header: Header, body: bytes, until: float) -> socket.socket | None:
+        """Return a connection on which the question is sent, or None if the worker cannot be reached now."""
+        for _ in range(POOL + 1):  # connections of the pool may all be to a worker that ended
             try:
                 sock = self._take(until)
-            except OSError as exc:
-                self.start()
-                if time.monotonic() + RETRY_S >= until:
-                    raise Unavailable(self._starting()) from exc
-                time.sleep(RETRY_S)
-                continue
+            except OSError:
+                return None
             try:
                 wait_s = max(0.0, until - time.monotonic() - RETRY_S)
                 wire.send(sock, {**header, "protocol": PROTOCOL, "wait_s": wait_s}, body, until=until)
-                reply, answer = wire.receive(sock, until=until)
-            except TimeoutError as exc:
+                return sock
+            except (OSError, EOFError):
                 sock.close()
-                self.start()  # looks whether it lives, and replaces it if not
-                raise Unavailable(f"The {self._name} worker did not answer within {deadline_s:g} s.") from exc
-            except (OSError, EOFError) as exc:
-                sock.close()
-                self._drop_pool()
-                tries += 1
-                if tries > 1:  # once is a worker that ended between two calls; twice may be this very call
-                    self.start()
-                    raise Unavailable(f"The {self._name} worker died during the call; another one is started.") from exc
-                continue
-            self._give(sock)
-            return self._judge(reply), answer
+        return None
 
     def start(self) -> None:
         """Have the worker started, or replaced if it does not answer, without waiting for it."""

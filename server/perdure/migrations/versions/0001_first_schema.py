@@ -11,6 +11,31 @@ FULL_TEXT = """
 CREATE VIRTUAL TABLE passage_fts USING fts5(body, context, namespace, tokenize='porter unicode61 remove_diacritics 2')
 """
 
+# Counting what is in reach would take as long as finding the best of it.
+COUNTS = (
+    """
+    CREATE TRIGGER passage_added AFTER INSERT ON passage
+    WHEN new.hidden = 0 AND new.superseded_at IS NULL BEGIN
+        INSERT INTO in_reach (namespace, type, passages) VALUES (new.namespace, new.type, 1)
+        ON CONFLICT (namespace, type) DO UPDATE SET passages = passages + 1;
+    END
+    """,
+    """
+    CREATE TRIGGER passage_removed AFTER DELETE ON passage
+    WHEN old.hidden = 0 AND old.superseded_at IS NULL BEGIN
+        UPDATE in_reach SET passages = passages - 1 WHERE namespace = old.namespace AND type = old.type;
+    END
+    """,
+    """
+    CREATE TRIGGER passage_changed AFTER UPDATE OF hidden, superseded_at ON passage BEGIN
+        UPDATE in_reach
+        SET passages = passages + (new.hidden = 0 AND new.superseded_at IS NULL)
+                                - (old.hidden = 0 AND old.superseded_at IS NULL)
+        WHERE namespace = new.namespace AND type = new.type;
+    END
+    """,
+)
+
 
 def upgrade() -> None:
     op.create_table(
@@ -174,7 +199,23 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("namespace", "tag", "memory_id"),
     )
 
+    op.create_index(
+        "passage_expiring",
+        "passage",
+        ["namespace", "expires_at"],
+        unique=False,
+        sqlite_where=sa.text("expires_at IS NOT NULL"),
+    )
+    op.create_table(
+        "in_reach",
+        sa.Column("namespace", sa.String(), nullable=False),
+        sa.Column("type", sa.String(), nullable=False),
+        sa.Column("passages", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("namespace", "type"),
+    )
     op.execute(FULL_TEXT)
+    for trigger in COUNTS:
+        op.execute(trigger)
 
 
 def downgrade() -> None:
@@ -188,6 +229,7 @@ def downgrade() -> None:
         "passage",
         "idempotency",
         "author",
+        "in_reach",
         "index_state",
         "episode",
     ):
