@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from perdure.embedders import open_embedder
 from perdure.errors import Unavailable
+from perdure.generations import Generations
 from perdure.indexer import Indexer
 from perdure.service import Core, Service
 from perdure.settings import Settings
@@ -36,10 +37,11 @@ def open_service(settings: Settings) -> Generator[Service]:
     database = Database(directory)
     embed_worker, index_worker = _embed_worker(settings), _index_worker(settings)
     embedder = embed_worker or open_embedder(settings.embedder)
+    index = Generations(database, index_worker, deadline_s=settings.index.deadline_s) if index_worker else None
     indexer = Indexer(
         database,
         embedder,
-        index_worker,
+        index,
         settings.index,
         directory=directory,
         default_namespace=settings.namespace,

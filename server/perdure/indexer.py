@@ -1,4 +1,4 @@
-"""Embed what is pending, push it to the index, find what the index lost, rebuild. Everything here can be done again.
+"""Embed what is pending and feed it to the index. Everything here can be done again.
 
 One process of a data directory sweeps (a kernel lock says which); every process embeds its own single writes at once
 and searches. Nothing here is needed for a memory to be durable, nor for finding it by words.
@@ -7,20 +7,16 @@ and searches. Nothing here is needed for a memory to be durable, nor for finding
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from perdure.embedders import Embedder, Matrix, Vector
 from perdure.errors import Unavailable
-from perdure.indexes import IndexLost, VectorIndex
+from perdure.generations import Generations
 from perdure.settings import IndexSettings
 from perdure.store import Database, Reader, reader_of, vectors
 
@@ -32,8 +28,6 @@ log = logging.getLogger(__name__)
 EMBED_BATCH = 128  # texts between two commits of vectors; smaller ones leave the model waiting for the database
 SWEEP_DEADLINE_S = 30.0  # nobody waits for the sweep, and a slow endpoint must not leave a memory pending for ever
 INDEX_BATCH = 200  # vectors a call to the index
-AUDIT_BATCH = 500
-AUDIT_TOLERANCE = 1e-3  # of a float32 unit vector that went through the index unharmed
 IDLE_POLL_S = 0.5  # how soon the sweeping process notices another process's write
 RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # waits after failures in a row
 
@@ -45,7 +39,7 @@ class Indexer:
         self,
         database: Database,
         embedder: Embedder | None,
-        index: VectorIndex | None,
+        index: Generations | None,
         settings: IndexSettings,
         *,
         directory: Path,
@@ -55,7 +49,7 @@ class Indexer:
         """`workers` are those of `embedder` and `index` that are processes of their own."""
         self._database = database
         self._embedder = embedder
-        self._index = index
+        self.index = index
         self._settings = settings
         self._lock_path = directory / "indexer.lock"
         self._default_namespace = default_namespace
@@ -63,13 +57,9 @@ class Indexer:
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._index_lock = threading.Lock()
-        self._opened: str | None = None  # token of the generation this process has open
-        self._index_rests_until = 0.0
         self._failures = 0
         self._serving = False  # a command that only looks at history need not start the index
         self.embedder_trouble: str | None = None
-        self.index_trouble: str | None = None
 
     def warm_up(self) -> None:
         """Start what answers slowly the first time, without waiting for it: this process is here to serve."""
@@ -162,57 +152,6 @@ class Indexer:
             vectors.put_embeddings(tx, chunk_ids, made, model=model)
         self.wake()
 
-    # --- searching
-
-    def nearest(
-        self, namespace: str, vector: Vector, k: int, *, model: str, state: vectors.IndexState
-    ) -> list[tuple[int, float]] | None:
-        """Return up to k (chunk id, cosine) by the index, best first; None if it does not answer (`index_trouble`)."""
-        if self._index is None or time.monotonic() < self._index_rests_until or not self._open_index(state):
-            return None
-        try:
-            found = self._index.query(collection(namespace, model), vector, k)
-        except Unavailable as exc:
-            self._index_failed(exc, state.generation)
-            return None
-        self.index_trouble = None
-        return found
-
-    def _open_index(self, state: vectors.IndexState) -> bool:
-        """Open the generation of `state`; False if that fails, or if it is lost and a new one had to begin."""
-        assert self._index is not None
-        if self._opened == state.token:
-            return True
-        with self._index_lock:
-            try:
-                whole = self._index.open(state.token)
-            except Unavailable as exc:
-                self._index_failed(exc, state.generation)
-                return False
-            if not whole:
-                with self._database.read() as tx:
-                    lost = bool(vectors.indexed(tx, state.generation))
-                if lost:
-                    self._begin_generation(state.generation, "the index lost its vectors")
-                    return False
-            self._opened = state.token
-        return True
-
-    def _index_failed(self, exc: Unavailable, generation: int) -> None:
-        self.index_trouble = str(exc)
-        self._index_rests_until = time.monotonic() + 1.0
-        self._opened = None  # the sweep opens it again, and so learns what it lost
-        if isinstance(exc, IndexLost):
-            self._begin_generation(generation, str(exc))
-
-    def _begin_generation(self, after: int, why: str) -> None:
-        with self._database.write() as tx:
-            state = vectors.new_generation(tx, after)
-        self._opened = None
-        self.index_trouble = "the index is being rebuilt"
-        log.warning("index generation %d begins: %s", state.generation, why)
-        self._wake.set()
-
     # --- the sweep
 
     def start(self) -> None:
@@ -249,11 +188,7 @@ class Indexer:
         while not self._stop.is_set():
             self._wake.clear()
             worked = self.sweep()
-            if self._serving and self._opened is None and time.monotonic() >= self._index_rests_until:
-                self._open_present()  # so that what it lost is known before somebody asks
-            if self._opened is not None and self._opened != audited:
-                audited = self._opened
-                self._audit()
+            audited = self._look_after_index(audited)
             if not worked:
                 self._wake.wait(IDLE_POLL_S if self._failures == 0 else RETRY_S[min(self._failures, len(RETRY_S)) - 1])
 
@@ -285,11 +220,11 @@ class Indexer:
         return True
 
     def _index_pending(self) -> bool:
-        if self._index is None or (model := self.model()) is None:
+        if self.index is None or (model := self.model()) is None:
             return False
         with self._database.read() as tx:
             state = vectors.state(tx)
-            groups = vectors.not_indexed(
+            new = vectors.not_indexed(
                 tx,
                 state.generation,
                 min_chunks=self._settings.min_chunks,
@@ -297,70 +232,27 @@ class Indexer:
                 limit=INDEX_BATCH,
             )
             dead = vectors.tombstones(tx, INDEX_BATCH)
-        if not groups and not dead:
+        if not (new or dead) or not self.index.apply(state, model, new, dead):
             return False
-        if not self._open_index(state):
-            return False
-        try:
-            for namespace, ids, made in groups:
-                self._index.upsert(collection(namespace, model), ids, made)
-            for namespace, ids in dead.items():
-                self._index.delete(collection(namespace, model), ids)
-        except Unavailable as exc:
-            self._index_failed(exc, state.generation)
-            raise
         with self._database.write_derived() as tx:
-            for _, ids, _ in groups:
+            for _, ids, _ in new:
                 vectors.mark_indexed(tx, ids, state.generation)
             for ids in dead.values():
                 vectors.bury(tx, ids)
-        self.index_trouble, self._index_rests_until = None, 0.0
         return True
 
-    def _open_present(self) -> None:
-        if self._index is None or self._embedder is None:
-            return
-        with self._database.read() as tx:
-            state = vectors.state(tx)
-        self._open_index(state)
-
-    # --- the audit
-
-    def _audit(self) -> None:
-        """Compare what the index holds with SQL. A count proves nothing: Chroma counts vectors it cannot find."""
-        if self._index is None or (model := self.model()) is None:
-            return
-        with self._database.read() as tx:
-            state = vectors.state(tx)
-            groups = vectors.indexed(tx, state.generation)
-        for namespace, _ in groups:
-            after = 0
-            while not self._stop.is_set():
-                with self._database.read() as tx:
-                    ids, truth = vectors.indexed_after(tx, namespace, state.generation, after, AUDIT_BATCH)
-                if not ids:
-                    break
-                after = ids[-1]
-                if (problem := self._compare(collection(namespace, model), ids, truth)) is not None:
-                    self._begin_generation(state.generation, problem)
-                    return
-
-    def _compare(self, name: str, ids: Sequence[int], truth: np.ndarray) -> str | None:
-        assert self._index is not None
-        try:
-            held = self._index.fetch(name, ids)
-        except IndexLost as exc:
-            return str(exc)
-        except Unavailable as exc:
-            self.index_trouble = str(exc)
-            return None
-        missing = [id for id in ids if id not in held]
-        if missing:
-            return f"the audit missed {len(missing)} of {len(ids)} vectors"
-        wrong = sum(
-            1 for id, vector in zip(ids, truth, strict=True) if np.abs(held[id] - vector).max() > AUDIT_TOLERANCE
-        )
-        return f"the audit found {wrong} of {len(ids)} vectors changed" if wrong else None
+    def _look_after_index(self, audited: str | None) -> str | None:
+        """Open the index before somebody asks, and audit each generation once; returns the last one audited."""
+        if self.index is None or self._embedder is None:
+            return audited
+        if self._serving and self.index.opened is None and not self.index.rests:
+            with self._database.read() as tx:
+                state = vectors.state(tx)
+            self.index.open(state)
+        opened = self.index.opened
+        if opened is not None and opened != audited and (model := self.model()) is not None:
+            self.index.audit(model, self._stop.is_set)
+        return opened or audited
 
     # --- rebuilding on demand
 
@@ -377,7 +269,6 @@ class Indexer:
             if state.model != mine:
                 vectors.set_model(tx, mine)
             vectors.new_generation(tx, state.generation)
-        self._opened = None
         self._wake.set()
         with self._database.read() as tx:
             total = remaining = self._remaining(tx)
@@ -394,14 +285,9 @@ class Indexer:
 
     def _remaining(self, tx: Reader) -> int:
         waiting = vectors.count_all_pending(tx)
-        if self._index is None:
+        if self.index is None:
             return waiting
         state = vectors.state(tx)
         return waiting + vectors.count_not_indexed(
             tx, state.generation, min_chunks=self._settings.min_chunks, always=self._default_namespace
         )
-
-
-def collection(namespace: str, model: str) -> str:
-    """Return the index's name for the vectors of a namespace by a model; opaque, as the index need know neither."""
-    return "c" + hashlib.sha256(f"{namespace}\0{model}".encode()).hexdigest()[:40]

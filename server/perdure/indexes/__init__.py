@@ -23,7 +23,7 @@ class VectorIndex(Protocol):
     raise Unavailable within their deadline when the index does not answer.
     """
 
-    def open(self, token: str) -> bool:
+    def open(self, token: str, *, deadline_s: float = ...) -> bool:
         """Make the store that carries `token` the current one; True if it is whole, False if it is new and empty.
 
         The caller writes down the token in SQL. False means: every vector must be given again.

@@ -169,7 +169,8 @@ class Memories(Part):
         near = None
         if stored > self._core.settings.index.exact_max_chunks:
             k = SIMILAR_AT_MOST * 4
-            near = self._core.indexer.nearest(row.namespace, vector, k, model=model, state=state)
+            index = self._core.indexer.index
+            near = index and index.nearest(row.namespace, vector, k, model=model, state=state)
             if near is None:
                 return ()
         with self._core.database.read() as tx:

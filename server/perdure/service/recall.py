@@ -155,17 +155,17 @@ class Recalling(Part):
 
     def _near(self, question: _Question, state: vectors.IndexState, total: int, meaning: _Meaning) -> _Meaning:
         """Add what the index finds, where asking it is faster than reading every vector in reach."""
-        core, settings = self._core, self._core.settings.index
+        core, index = self._core, self._core.indexer.index
         assert meaning.vector is not None
         assert meaning.model is not None
-        if settings.kind == "none" or total <= settings.exact_max_chunks:
+        if index is None or total <= core.settings.index.exact_max_chunks:
             return meaning
         pool = question.pool(total)
         k = pool * (OVERFETCH if question.filtered else 1)
         while True:
-            near = core.indexer.nearest(question.namespace, meaning.vector, k, model=meaning.model, state=state)
+            near = index.nearest(question.namespace, meaning.vector, k, model=meaning.model, state=state)
             if near is None:
-                meaning.degraded.append(f"vector index: {core.indexer.index_trouble}; searched exactly instead")
+                meaning.degraded.append(f"vector index: {index.trouble}; searched exactly instead")
                 return meaning
             meaning.near = near
             if not question.filtered or len(near) < k:

@@ -51,7 +51,7 @@ class Upkeep(Part):
             "index": {
                 "kind": core.settings.index.kind,
                 "generation": state.generation,
-                "trouble": indexer.index_trouble,
+                "trouble": indexer.index.trouble if indexer.index else None,
             },
             "workers": indexer.workers(),
             "versions": {

@@ -91,8 +91,8 @@ class IndexClient:
         """Have the worker load Chroma without waiting for it."""
         self._link.start()
 
-    def open(self, token: str) -> bool:
-        reply, _ = self._link.call({"op": "open", "token": token}, deadline_s=OPEN_S)
+    def open(self, token: str, *, deadline_s: float = OPEN_S) -> bool:
+        reply, _ = self._link.call({"op": "open", "token": token}, deadline_s=deadline_s)
         self._token = token
         return bool(reply["whole"])
 
