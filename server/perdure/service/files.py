@@ -16,8 +16,7 @@ from perdure.service import checks, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
 from perdure.store import Reader, episodes, files, passages, reader_of
-from perdure.store.episodes import NewEpisode
-from perdure.tables import PassageRow
+from perdure.tables import EpisodeRow, PassageRow
 from perdure.types import (
     MAX_INDEXED_FILE_BYTES,
     MAX_RESULT,
@@ -162,8 +161,16 @@ class Files(Part):
         kind: str,
     ) -> None:
         now = times.now()
-        episode = NewEpisode(kind, now, now, caller.agent, content=f"version {version}", subject=path)
-        seq = episodes.append(tx, caller.namespace, [episode])[0]
+        episode = EpisodeRow(
+            namespace=caller.namespace,
+            kind=kind,
+            at=now,
+            recorded_at=now,
+            agent=caller.agent,
+            content=f"version {version}",
+            subject=path,
+        )
+        (seq,) = episodes.append(tx, [episode])
         file = files.StoredFile(
             path, version, len(data), hashlib.sha256(data).hexdigest(), _mtime_us(workspace.stat(path))
         )

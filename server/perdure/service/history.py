@@ -13,7 +13,6 @@ from perdure.service import checks, cursors, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
 from perdure.store import Reader, episodes, memories, passages
-from perdure.store.episodes import NewEpisode
 from perdure.tables import EpisodeRow, PassageRow
 from perdure.types import MAX_LIMIT, MAX_TURNS, Appended, Episode, HistoryPage, PageMark, Principal, ThreadInfo, Turn
 
@@ -43,7 +42,7 @@ class History(Part):
                 return Appended(**earlier)
             # One turn gains a new neighbour, and its own neighbours before it make up the rest of its context.
             before = episodes.last_turns(tx, caller.namespace, label, ranking.CONTEXT_BEFORE + 1)
-            numbers = episodes.append(tx, caller.namespace, new)
+            numbers = episodes.append(tx, new)
             self._index_turns(tx, caller.namespace, before, new, numbers)
             receipt = Appended(label, numbers[0], numbers[-1])
             once.keep(tx, receipt, now)
@@ -51,7 +50,7 @@ class History(Part):
         return receipt
 
     def _index_turns(
-        self, tx: Session, namespace: str, before: list[EpisodeRow], new: list[NewEpisode], numbers: list[int]
+        self, tx: Session, namespace: str, before: list[EpisodeRow], new: list[EpisodeRow], numbers: list[int]
     ) -> None:
         """Store the turns as passages, each with its neighbours; the last turn before them gains its next."""
         texts = [row.content or "" for row in before] + [episode.content or "" for episode in new]
@@ -125,9 +124,10 @@ class History(Part):
         return _episodes_page(shown, request, more=len(found) > limit, max_chars=max_chars)
 
 
-def _episode(caller: Principal, thread: str, turn: Turn, n: int, now: str) -> NewEpisode:
+def _episode(caller: Principal, thread: str, turn: Turn, n: int, now: str) -> EpisodeRow:
     where = f"turns[{n}]"
-    return NewEpisode(
+    return EpisodeRow(
+        namespace=caller.namespace,
         kind="turn",
         at=times.parse(turn.at, f"{where}.at") if turn.at else now,
         recorded_at=now,

@@ -19,8 +19,7 @@ from perdure.service import checks, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
 from perdure.store import episodes, memories, passages, reader_of, vectors
-from perdure.store.episodes import NewEpisode
-from perdure.tables import MemoryRow, PassageRow
+from perdure.tables import EpisodeRow, MemoryRow, PassageRow
 from perdure.types import Forgotten, Principal, Receipt, Similar, Span
 
 RECOVERABLE_DAYS = 30
@@ -98,8 +97,16 @@ class Memories(Part):
         if same is not None and same.id != supersedes:
             same.seen += 1
             return Receipt(id=same.id, created=False, duplicate=True), []
-        episode = NewEpisode("remember", row.at, row.recorded_at, row.agent, thread=row.thread, subject=row.id)
-        row.seq = episodes.append(tx, row.namespace, [episode])[0]
+        episode = EpisodeRow(
+            namespace=row.namespace,
+            kind="remember",
+            at=row.at,
+            recorded_at=row.recorded_at,
+            agent=row.agent,
+            thread=row.thread,
+            subject=row.id,
+        )
+        (row.seq,) = episodes.append(tx, [episode])
         tags = memories.tags_of(row.tags)
         memories.add(tx, row, tags)
         for old in replaced:
@@ -211,9 +218,17 @@ class Memories(Part):
             elif row.forgotten_at is None:
                 row.forgotten_at = now
                 _mark_passages(tx, row, hidden=True)
-            kind = "undo_forget" if undo else "forget"
-            episode = NewEpisode(kind, now, now, caller.agent, thread=row.thread, content=reason, subject=row.id)
-            episodes.append(tx, caller.namespace, [episode])
+            episode = EpisodeRow(
+                namespace=caller.namespace,
+                kind="undo_forget" if undo else "forget",
+                at=now,
+                recorded_at=now,
+                agent=caller.agent,
+                thread=row.thread,
+                content=reason,
+                subject=row.id,
+            )
+            episodes.append(tx, [episode])
             until = None if row.forgotten_at is None else times.later(row.forgotten_at, RECOVERABLE_DAYS)
             return Forgotten(row.id, not undo, times.show(until) if until else None)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlmodel import Session, col, select
 
@@ -13,38 +12,8 @@ from perdure.tables import EpisodeRow, IdempotencyRow
 from perdure.types import Episode, ThreadInfo
 
 
-@dataclass(frozen=True, slots=True)
-class NewEpisode:
-    """An episode about to be appended; times are in the store's form (service/times.py)."""
-
-    kind: str
-    at: str
-    recorded_at: str
-    agent: str
-    thread: str | None = None
-    role: str | None = None
-    name: str | None = None
-    content: str | None = None
-    subject: str | None = None
-
-
-def append(tx: Session, namespace: str, episodes: Sequence[NewEpisode]) -> list[int]:
+def append(tx: Session, rows: Sequence[EpisodeRow]) -> list[int]:
     """Append the episodes in order and return their sequence numbers, which rise."""
-    rows = [
-        EpisodeRow(
-            namespace=namespace,
-            kind=episode.kind,
-            at=episode.at,
-            recorded_at=episode.recorded_at,
-            agent=episode.agent,
-            thread=episode.thread,
-            role=episode.role,
-            name=episode.name,
-            content=episode.content,
-            subject=episode.subject,
-        )
-        for episode in episodes
-    ]
     tx.add_all(rows)
     tx.flush()
     return [row.seq for row in rows if row.seq is not None]
