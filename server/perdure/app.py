@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,8 @@ def open_service(settings: Settings) -> Generator[Service]:
     directory = settings.data_dir
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if directory.stat().st_uid == os.getuid():
+            directory.chmod(0o700)  # what others may read of it would be everything
     except OSError as exc:
         raise Unavailable(
             f"The data directory {directory} cannot be made: {exc.strerror}. Set PERDURE_DATA_DIR."

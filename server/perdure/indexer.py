@@ -146,11 +146,16 @@ class Indexer:
         self.embedder_trouble = None
         return made
 
-    def store(self, chunk_ids: Sequence[int], made: Matrix, *, model: str) -> None:
-        """Keep the vectors of committed chunks, if `model` is still the one in force."""
-        with self._database.write_derived() as tx:
-            vectors.put_embeddings(tx, chunk_ids, made, model=model)
+    def store(self, chunk_ids: Sequence[int], made: Matrix, *, model: str) -> bool:
+        """Keep the vectors of committed chunks, if `model` is still in force; False if they cannot be kept now."""
+        try:
+            with self._database.write_derived() as tx:
+                vectors.put_embeddings(tx, chunk_ids, made, model=model)
+        except Unavailable as exc:
+            self.embedder_trouble = str(exc)
+            return False
         self.wake()
+        return True
 
     # --- the sweep
 
@@ -171,6 +176,9 @@ class Indexer:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            if self.model() is None:
+                self._stop.wait(IDLE_POLL_S)  # another process may hold the model in force: the sweep is its work
+                continue
             fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,7 +193,7 @@ class Indexer:
 
     def _audit_then_sweep(self) -> None:
         audited: str | None = None
-        while not self._stop.is_set():
+        while not self._stop.is_set() and self.model() is not None:
             self._wake.clear()
             worked = self.sweep()
             audited = self._look_after_index(audited)
@@ -215,8 +223,10 @@ class Indexer:
             with self._database.write_derived() as tx:
                 vectors.note_failure(tx, ids)
             return False
+        if not self.store(ids, made, model=model):
+            self._failures += 1
+            return False
         self._failures = 0
-        self.store(ids, made, model=model)
         return True
 
     def _index_pending(self) -> bool:
@@ -259,14 +269,15 @@ class Indexer:
     def rebuild(self, progress: Callable[[int, int], None]) -> int:
         """Make the index anew from SQL, and the vectors too if the settings name another model; return the chunks done.
 
-        Calls progress(done, total). While another process sweeps, this one only watches.
+        Calls progress(done, total).
         """
         if self._embedder is None:
             raise Unavailable("embedder.kind is none: there are no vectors to rebuild. Choose local or openai.")
         mine = self._embedder.id
+        made = self.embed_documents(["a probe of the size"])
         with self._database.write() as tx:
             state = vectors.state(reader_of(tx))
-            if state.model != mine:
+            if state.model != mine or (made is not None and state.dimensions not in (None, made.shape[1])):
                 vectors.set_model(tx, mine)
             vectors.new_generation(tx, state.generation)
         self._wake.set()
@@ -274,9 +285,13 @@ class Indexer:
             total = remaining = self._remaining(tx)
         while remaining and not self._stop.is_set():
             progress(total - remaining, total)
-            if self.embedder_trouble is not None and self._failures > len(RETRY_S):
-                raise Unavailable(f"{self.embedder_trouble}. {remaining} chunks stay pending and are found by words.")
-            self._stop.wait(0.1)
+            # Not left to whoever sweeps, which may be stopped: work done twice does no harm.
+            if not self.sweep():
+                if self.embedder_trouble is not None and self._failures > len(RETRY_S):
+                    raise Unavailable(
+                        f"{self.embedder_trouble}. {remaining} chunks stay pending and are found by words."
+                    )
+                self._stop.wait(0.1)
             with self._database.read() as tx:
                 remaining = self._remaining(tx)
                 total = max(total, remaining)

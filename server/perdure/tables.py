@@ -203,5 +203,6 @@ class IndexStateRow(SQLModel, table=True):
 
     id: int = Field(default=1, primary_key=True)
     model: str | None = None
+    dimensions: int | None = None
     generation: int = 1
     token: str

@@ -144,10 +144,15 @@ class PageMark:
 
     request: str
     positions: tuple[int, ...]  # the position after each item
+    first: tuple[int, ...] = ()  # recall: passages of the first page, which later ones leave out
 
     def after(self, items: int) -> str:
         """Return the cursor that goes on after the first `items` items of the page (1 or more)."""
-        return base64.urlsafe_b64encode(json.dumps([self.request, self.positions[items - 1]]).encode()).decode()
+        position = self.positions[items - 1]
+        held: list[object] = [self.request, position]
+        if self.first:
+            held.append(self.first if position else self.first[:items])
+        return base64.urlsafe_b64encode(json.dumps(held, separators=(",", ":")).encode()).decode()
 
 
 @dataclass(frozen=True, slots=True)

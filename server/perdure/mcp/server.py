@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 Context = ServerRequestContext[Any, Any]  # Any: the SDK's lifespan state, which we do not use
 CallerOf = Callable[[Context], Principal]
 
-CALLS_AT_ONCE = 16
+CALLS_AT_ONCE = 16  # of reads, and of writes: reads do not queue behind writes that wait for a lock
 
 
 def build_server(service: Service | None, tools: ToolSettings, caller_of: CallerOf) -> Server[Any]:
@@ -37,7 +37,7 @@ def build_server(service: Service | None, tools: ToolSettings, caller_of: Caller
     definitions = [
         wire.Tool.model_validate(shown_definition(name, tool, tools), by_name=False) for name, tool in shown.items()
     ]
-    limiter: list[anyio.CapacityLimiter] = []  # made on first use: it belongs to the running event loop
+    lanes: dict[bool, anyio.CapacityLimiter] = {}  # made on first use: they belong to the running event loop
 
     async def list_tools(ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListToolsResult:
         return wire.ListToolsResult(tools=definitions)
@@ -47,10 +47,11 @@ def build_server(service: Service | None, tools: ToolSettings, caller_of: Caller
         if tool is None or service is None:
             known = ", ".join(shown)
             raise MCPError(code=wire.INVALID_PARAMS, message=f"Unknown tool: {params.name[:80]}. Known: {known}.")
-        if not limiter:
-            limiter.append(anyio.CapacityLimiter(CALLS_AT_ONCE))
+        reads: bool = tool.definition["annotations"]["readOnlyHint"]
+        if reads not in lanes:
+            lanes[reads] = anyio.CapacityLimiter(CALLS_AT_ONCE)
         call = partial(answer_call, tool, service, caller_of(ctx), params.arguments)
-        return await anyio.to_thread.run_sync(call, limiter=limiter[0])
+        return await anyio.to_thread.run_sync(call, limiter=lanes[reads])
 
     return Server(
         "perdure",

@@ -56,7 +56,8 @@ def label(value: str | None, name: str, *, limit: int) -> str | None:
 
 
 def key(value: str | None) -> str | None:
-    return label(value, "key", limit=MAX_KEY)
+    found = label(value, "key", limit=MAX_KEY)
+    return None if found is None else unicodedata.normalize("NFC", found)
 
 
 def thread(value: str | None) -> str | None:

@@ -8,6 +8,7 @@ import hashlib
 import json
 
 from perdure.errors import InvalidInput
+from perdure.types import MAX_LIMIT
 
 
 def digest(namespace: str, purpose: str, *question: object) -> str:
@@ -15,18 +16,22 @@ def digest(namespace: str, purpose: str, *question: object) -> str:
     return hashlib.sha256(json.dumps([namespace, purpose, *question]).encode()).hexdigest()[:16]
 
 
-def position(cursor: str | None, request: str) -> int | None:
-    """Return the position a cursor holds, None without a cursor. Raises InvalidInput for any other cursor."""
+def read(cursor: str | None, request: str) -> tuple[int | None, tuple[int, ...]]:
+    """Return the position a cursor holds and what its first page showed; (None, ()) without a cursor.
+
+    Raises InvalidInput for any other cursor.
+    """
     if cursor is None:
-        return None
+        return None, ()
     try:
-        held, value = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-    except (ValueError, TypeError, binascii.Error) as exc:
+        held, position, *rest = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        shown = tuple(int(id) for id in (rest[0] if rest else ()))
+    except (ValueError, TypeError, RecursionError, binascii.Error) as exc:
         raise InvalidInput(
             f"cursor {cursor[:40]!r} is not one of ours. Pass next_cursor unchanged, or leave it out."
         ) from exc
-    if held != request or not isinstance(value, int):
+    if held != request or not isinstance(position, int) or not 0 <= position < 2**63 or len(shown) > MAX_LIMIT:
         raise InvalidInput(
             "cursor belongs to another question. Repeat the call with the same arguments, or leave it out."
         )
-    return value
+    return position, shown

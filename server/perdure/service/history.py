@@ -100,7 +100,7 @@ class History(Part):
         checks.max_chars(max_chars)
         first, last = since and times.parse(since, "since"), until and times.parse_end(until, "until")
         request = cursors.digest(caller.namespace, "list_history", label, list(wanted), first, last, newest)
-        after = cursors.position(cursor, request)
+        after, _ = cursors.read(cursor, request)
         with self._core.database.read() as tx:
             if "thread" in wanted:
                 if len(wanted) > 1 or label is not None:

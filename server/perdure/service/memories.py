@@ -93,10 +93,9 @@ class Memories(Part):
         self, tx: Session, row: MemoryRow, pieces: list[Span], supersedes: str | None
     ) -> tuple[Receipt, list[int]]:
         replaced = self._superseded(tx, row, supersedes)
-        same = memories.find_same(tx, row.namespace, row.fingerprint)
+        same = memories.find_same(tx, row.namespace, row.fingerprint, row.recorded_at)
         if same is not None and same.id != supersedes:
-            same.seen += 1
-            return Receipt(id=same.id, created=False, duplicate=True), []
+            return self._again(tx, same, row, [old for old in replaced if old.id == supersedes]), []
         episode = EpisodeRow(
             namespace=row.namespace,
             kind="remember",
@@ -109,9 +108,11 @@ class Memories(Part):
         (row.seq,) = episodes.append(tx, [episode])
         tags = memories.tags_of(row.tags)
         memories.add(tx, row, tags)
-        for old in replaced:
-            old.superseded_by, old.superseded_at = row.id, row.at
-            _mark_passages(tx, old, superseded_at=row.at)
+        newer = next((holder for holder in replaced if holder.at > row.at and holder.id != supersedes), None)
+        if newer is not None:
+            # Brought in later than what it came before: the key keeps its newer value, and as_of finds this one.
+            row.superseded_by, row.superseded_at, replaced = newer.id, newer.at, []
+        _supersede(tx, replaced, row.id, row.at)
         passage = PassageRow(
             namespace=row.namespace,
             type="memory",
@@ -123,12 +124,24 @@ class Memories(Part):
             kind=row.kind,
             words=chunking.words(row.content),
             expires_at=row.expires_at,
+            superseded_at=row.superseded_at,
         )
         # The key and the tags are words a question may use though the statement does not.
         body = f"[{times.day_in_words(row.at)}] {row.content}\n{row.key or ''} {' '.join(tags)}"
         new = passages.NewPassage(passage, body, "", pieces)
         chunks = passages.add(tx, [new])[0]
         return Receipt(id=row.id, created=True, superseded=tuple(old.id for old in replaced)), chunks
+
+    def _again(self, tx: Session, same: MemoryRow, row: MemoryRow, replaced: list[MemoryRow]) -> Receipt:
+        """Note that a memory was stated again: it gains the tags and metadata that are new, and lasts as long."""
+        same.seen += 1
+        memories.add_tags(tx, same, memories.tags_of(row.tags))
+        same.details = json.dumps(memories.metadata_of(row.details) | memories.metadata_of(same.details))
+        if same.expires_at is not None and (row.expires_at is None or row.expires_at > same.expires_at):
+            same.expires_at = row.expires_at
+            _mark_passages(tx, same, expires_at=row.expires_at)
+        _supersede(tx, replaced, same.id, row.at)
+        return Receipt(same.id, created=False, duplicate=True, superseded=tuple(old.id for old in replaced))
 
     def _superseded(self, tx: Session, row: MemoryRow, supersedes: str | None) -> list[MemoryRow]:
         replaced = memories.holders(tx, row.namespace, row.key) if row.key else []
@@ -160,10 +173,9 @@ class Memories(Part):
         if indexer.embedder is None:
             return replace(receipt, indexed=True)  # by words, which is all there is
         made = making.result() if making is not None else None
-        if made is not None and (model := indexer.model()) is not None:
-            indexer.store(chunks, made, model=model)
-            similar = self._similar(row, made[0], model)
-            return replace(receipt, similar=similar, indexed=True)
+        model = indexer.model() if made is not None else None
+        if made is not None and model is not None and indexer.store(chunks, made, model=model):
+            return replace(receipt, similar=self._similar(row, made[0], model), indexed=True)
         indexer.wake()
         return receipt
 
@@ -255,6 +267,13 @@ class Memories(Part):
             raise Conflict(f"The key {row.key!r} is held by {holders[0].id} now. Forget that one first.")
         row.forgotten_at = None
         _mark_passages(tx, row, hidden=False)
+
+
+def _supersede(tx: Session, replaced: Sequence[MemoryRow], by: str, at: str) -> None:
+    for old in replaced:
+        # Never before it was said, or no as_of would find it.
+        old.superseded_by, old.superseded_at = by, max(at, old.at)
+        _mark_passages(tx, old, superseded_at=old.superseded_at)
 
 
 def _mark_passages(tx: Session, row: MemoryRow, **values: object) -> None:

@@ -13,6 +13,7 @@ from perdure.store import Reader, episodes, memories, passages, vectors
 from perdure.types import MAX_LIMIT, Episode, Hit, PageMark, Principal, Recall
 
 POOL = 50  # candidates of each channel, or as many as are shown: 40, 60 and 100 found the same in ten results
+DEEP_POOL = 1_000  # for all pages after the first, which share one ranking: they never overlap or miss
 SMALL = 200  # passages in reach that are all ranked
 OVERFETCH = 3  # of the index, which knows no filters
 MAX_WIDENED = 4_000  # neighbours asked of the index before exact search is cheaper
@@ -26,11 +27,11 @@ class _Question:
     text: str
     reach: passages.Reach
     filtered: bool
-    shown: int  # hits up to the end of this page
+    wanted: int  # candidates of each channel
 
     def pool(self, total: int) -> int:
-        """Return how many candidates each channel gives: of a small store all, so that pages never overlap or miss."""
-        return total if total <= SMALL else max(POOL, self.shown)
+        """Return how many candidates each channel gives: of a small store all."""
+        return total if total <= SMALL else self.wanted
 
     @property
     def terms(self) -> list[str]:
@@ -106,17 +107,25 @@ class Recalling(Part):
         )
         asked = (text, list(include), list(tags), kind, thread, key, since, until, as_of, min_score)
         request = cursors.digest(caller.namespace, "recall", *asked)
-        offset = cursors.position(cursor, request) or 0
+        position, seen = cursors.read(cursor, request)
         filtered = any((tags, kind, thread, key, since, until, as_of)) or len(reach.types) < 3
-        question = _Question(caller.namespace, text, reach, filtered, offset + limit)
+        pool = max(POOL, limit) if position is None else DEEP_POOL
+        question = _Question(caller.namespace, text, reach, filtered, pool)
+        offset = position or 0
         found = self._look_up(question)
         with self._core.database.read() as tx:
             ranked = self._rank(tx, question, found)
-            kept = [r for r in ranked if min_score is None or r.score >= min_score]
+            kept = [r for r in ranked if r.id not in seen and (min_score is None or r.score >= min_score)]
             hits = _load(tx, caller.namespace, kept[offset : offset + limit], explain=explain)
             stored = bool(hits) or passages.any_stored(tx, caller.namespace)
         shown = _within(hits, max_chars)
-        return self._envelope(text, found, ranked, kept, shown, offset, request, stored=stored)
+        ids = [r.id for r in kept[offset : offset + limit]][: len(shown)]
+        if position is None:
+            mark = PageMark(request, (0,) * len(ids), tuple(ids))
+        else:
+            mark = PageMark(request, tuple(range(offset + 1, offset + len(ids) + 1)), seen)
+        more = offset + len(shown) < len(kept)
+        return self._envelope(text, found, ranked, shown, mark if shown else None, more=more, stored=stored)
 
     def _look_up(self, question: _Question) -> _Found:
         """Find candidates by words, while the model embeds the question in its own process, then by meaning."""
@@ -147,6 +156,9 @@ class Recalling(Part):
     ) -> _Meaning:
         indexer = self._core.indexer
         model = indexer.comparable(state) if vector is not None else None
+        if vector is not None and state.dimensions not in (None, len(vector)):
+            why = f"the embedder gives {len(vector)} numbers and the stored vectors have {state.dimensions}"
+            return _Meaning(degraded=[f"words only: {why}; `perdure reindex` makes them anew"])
         if vector is None or model is None:
             if indexer.embedder is None:
                 return _Meaning()
@@ -168,11 +180,16 @@ class Recalling(Part):
                 meaning.degraded.append(f"vector index: {index.trouble}; searched exactly instead")
                 return meaning
             meaning.near = near
-            if not question.filtered or len(near) < k:
+            if len(near) < k:
                 return meaning
             with core.database.read() as tx:
-                passing = passages.candidates(tx, question.namespace, question.reach, chunks=[id for id, _ in near])
-            if len(passing) >= min(pool, total):
+                # A long text has many chunks near each other: k chunks may be of a few passages only.
+                passing = (
+                    len(passages.candidates(tx, question.namespace, question.reach, chunks=[id for id, _ in near]))
+                    if question.filtered
+                    else passages.count_passages(tx, (id for id, _ in near))
+                )
+            if passing >= min(pool, total) // 2:
                 return meaning
             if k >= MAX_WIDENED:
                 meaning.near = None  # few of the nearest pass the filter: reading those that do is exact and quicker
@@ -238,15 +255,12 @@ class Recalling(Part):
         text: str,
         found: _Found,
         ranked: Sequence[ranking.Ranked],
-        kept: Sequence[ranking.Ranked],
         shown: Sequence[Hit],
-        offset: int,
-        request: str,
+        mark: PageMark | None,
         *,
+        more: bool,
         stored: bool,
     ) -> Recall:
-        mark = PageMark(request, tuple(range(offset + 1, offset + len(shown) + 1))) if shown else None
-        more = mark is not None and offset + len(shown) < len(kept)
         embedder = self._core.indexer.embedder
         terms = ranking.query_terms(text)
         heard = sum(term in shown[0].content.lower() for term in terms) / len(terms) if shown and terms else 0.0
@@ -279,14 +293,9 @@ def _load(tx: Reader, namespace: str, ranked: Sequence[ranking.Ranked], *, expla
     rows = passages.load(tx, namespace, [r.id for r in ranked])
     known = memories.load(tx, namespace, [row.subject for row in rows.values() if row.type == "memory"])
     turns = episodes.load(tx, namespace, [row.seq for row in rows.values() if row.type == "turn"])
-    hits: list[Hit] = []
-    for r in ranked:
-        if (row := rows.get(r.id)) is None:
-            continue
-        hit = _hit(row, known.get(row.subject), turns.get(row.seq), r, explain=explain)
-        if hit is not None:
-            hits.append(hit)
-    return hits
+    found = ((r, rows.get(r.id)) for r in ranked)
+    hits = (_hit(row, known.get(row.subject), turns.get(row.seq), r, explain=explain) for r, row in found if row)
+    return [hit for hit in hits if hit is not None]
 
 
 def _hit(

@@ -38,7 +38,9 @@ def parse_end(value: str, name: str) -> str:
         try:
             day = date.fromisoformat(text)
             return store(datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1))
-        except (ValueError, OverflowError):
+        except OverflowError:
+            return store(datetime.max.replace(tzinfo=UTC))
+        except ValueError:
             pass  # parse below words the error
     return parse(value, name)
 

@@ -28,7 +28,7 @@ class Upkeep(Part):
         with core.database.read() as tx:
             state = vectors.state(tx)
             counts = passages.totals(tx, caller.namespace)
-            pending = vectors.count_all_pending(tx)
+            pending = passages.count_pending(tx, caller.namespace) if indexer.embedder is not None else 0
             not_indexed = vectors.count_not_indexed(
                 tx,
                 state.generation,

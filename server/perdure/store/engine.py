@@ -8,6 +8,7 @@ import os
 import secrets
 import sqlite3
 import threading
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,14 @@ from perdure.errors import Unavailable
 Reader = sqlite3.Connection
 """An open transaction to read in; given by Database.read, or by reader_of within a write."""
 
-BUSY_TIMEOUT_MS = 10_000
-WRITE_DEADLINE_S = 10.0
+BUSY_TIMEOUT_MS = 5_000  # a lock that somebody takes past ours
+WRITE_DEADLINE_S = 5.0  # in the queue of our own writers
 
 PRAGMAS = (
+    f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",  # first: the next one may have to wait already
     "PRAGMA journal_mode=WAL",
     # FULL: an acknowledged memory survives power loss; NORMAL may lose the last commits.
     "PRAGMA synchronous=FULL",
-    f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",
     "PRAGMA foreign_keys=ON",
     "PRAGMA secure_delete=ON",
     "PRAGMA trusted_schema=OFF",
@@ -50,6 +51,7 @@ class FairLock:
     @contextlib.contextmanager
     def held(self, timeout_s: float = WRITE_DEADLINE_S) -> Generator[None]:
         """Hold the lock. Raises Unavailable when another process keeps it for `timeout_s`."""
+        until = time.monotonic() + timeout_s
         if not self._threads.acquire(timeout=timeout_s):
             raise self._busy(timeout_s)
         try:
@@ -58,14 +60,14 @@ class FairLock:
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    self._wait(fd, timeout_s)
+                    self._wait(fd, max(0.0, until - time.monotonic()), timeout_s)
                 yield
             finally:
                 os.close(fd)  # closing the descriptor releases the lock
         finally:
             self._threads.release()
 
-    def _wait(self, fd: int, timeout_s: float) -> None:
+    def _wait(self, fd: int, left_s: float, timeout_s: float) -> None:
         # flock has no timeout, so a thread of its own queues for the lock on a duplicate of the descriptor: the lock
         # belongs to the open file, and is freed when the last duplicate is closed.
         duplicate = os.dup(fd)
@@ -79,7 +81,7 @@ class FairLock:
                 os.close(duplicate)
 
         threading.Thread(target=queue, daemon=True, name="write-lock").start()
-        if not got.wait(timeout_s):
+        if not got.wait(left_s):
             raise self._busy(timeout_s)
 
     def _busy(self, timeout_s: float) -> Unavailable:
@@ -94,6 +96,8 @@ class Database:
     def __init__(self, directory: Path) -> None:
         self.path = directory / "perdure.db"
         self._lock = FairLock(directory / "write.lock")
+        # Made before SQLite makes it: its log and shared memory take the mode of the database.
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._engine = _open_engine(self.path)
         with self.read() as reader:
             ready = migrations.is_current(reader)
@@ -108,7 +112,6 @@ class Database:
                 text("INSERT OR IGNORE INTO index_state (id, generation, token) VALUES (1, 1, :token)"),
                 {"token": new_token(1)},
             )
-        self.path.chmod(0o600)
 
     @contextlib.contextmanager
     def read(self) -> Generator[Reader]:

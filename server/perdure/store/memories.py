@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlmodel import Session, col, select
+from sqlmodel import Session, col, or_, select
 
 from perdure.store.engine import Reader
 from perdure.tables import MemoryRow, MemoryTagRow
@@ -24,15 +24,24 @@ def get(tx: Session, namespace: str, id: str) -> MemoryRow | None:
     return row if row is not None and row.namespace == namespace else None
 
 
-def find_same(tx: Session, namespace: str, fingerprint: str) -> MemoryRow | None:
+def find_same(tx: Session, namespace: str, fingerprint: str, now: str) -> MemoryRow | None:
     """Return the memory in force that says the same under the same key."""
     query = select(MemoryRow).where(
         MemoryRow.namespace == namespace,
         MemoryRow.fingerprint == fingerprint,
         col(MemoryRow.forgotten_at).is_(None),
         col(MemoryRow.superseded_by).is_(None),
+        or_(col(MemoryRow.expires_at).is_(None), col(MemoryRow.expires_at) > now),
     )
     return tx.exec(query).first()
+
+
+def add_tags(tx: Session, row: MemoryRow, tags: Sequence[str]) -> None:
+    """Give a memory the tags it does not have yet."""
+    held = tags_of(row.tags)
+    new = [tag for tag in tags if tag not in held]
+    row.tags = json.dumps([*held, *new], ensure_ascii=False)
+    tx.add_all([MemoryTagRow(namespace=row.namespace, tag=tag, memory_id=row.id) for tag in new])
 
 
 def holders(tx: Session, namespace: str, key: str) -> list[MemoryRow]:
@@ -79,7 +88,7 @@ def load(reader: Reader, namespace: str, ids: Sequence[str]) -> dict[str, Statem
         (json.dumps(list(ids)), namespace),
     )
     return {
-        row[0]: Statement(row[0], row[1], row[2], row[3], tags_of(row[4]), _metadata_of(row[5]), *row[6:])
+        row[0]: Statement(row[0], row[1], row[2], row[3], tags_of(row[4]), metadata_of(row[5]), *row[6:])
         for row in rows
     }
 
@@ -92,7 +101,7 @@ def tags_of(stored: str | None) -> tuple[str, ...]:
         return ()
 
 
-def _metadata_of(stored: str | None) -> dict[str, str]:
+def metadata_of(stored: str | None) -> dict[str, str]:
     try:
         return {str(name): str(value) for name, value in json.loads(stored or "{}").items()}
     except (ValueError, AttributeError):

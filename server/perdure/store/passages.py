@@ -215,7 +215,7 @@ def search_exact(
     model: str,
     below_generation: int | None = None,
 ) -> list[tuple[int, float]]:
-    """Return up to k (chunk id, cosine), best first, by reading every embedding in reach.
+    """Return the best chunk of up to k passages as (chunk id, cosine), best first, by reading all in reach.
 
     `vector` is (dimensions,) float32 of unit length. With `below_generation` only chunks are read that the index of
     that generation does not hold yet. 1,000 rows of 384 take about 2 ms.
@@ -225,15 +225,26 @@ def search_exact(
         where += " AND c.namespace = :namespace AND c.generation < :generation"
         values["generation"] = below_generation
     found = reader.execute(
-        "SELECT c.id, c.embedding FROM chunk c JOIN passage p ON p.id = c.passage_id"
+        "SELECT c.id, c.embedding, c.passage_id FROM chunk c JOIN passage p ON p.id = c.passage_id"
         f" WHERE {where} AND c.model = :model AND c.embedding IS NOT NULL",
         {**values, "model": model},
     ).fetchall()
     if not found:
         return []
     scores = matrix([row[1] for row in found]) @ vector
-    best = np.argsort(-scores, kind="stable")[:k]
-    return [(found[n][0], float(scores[n])) for n in best.tolist()]
+    best: dict[int, tuple[int, float]] = {}
+    for n in np.argsort(-scores, kind="stable").tolist():
+        id, _, passage = found[n]
+        best.setdefault(passage, (id, float(scores[n])))
+        if len(best) == k:
+            break
+    return list(best.values())
+
+
+def count_passages(reader: Reader, chunks: Iterable[int]) -> int:
+    """Return how many passages the chunks are pieces of."""
+    statement = "SELECT count(DISTINCT passage_id) FROM chunk WHERE id IN (SELECT value FROM json_each(?))"
+    return reader.execute(statement, (json.dumps(list(chunks)),)).fetchone()[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from sqlalchemy import text
 from sqlmodel import Session
 
 from perdure.embedders import Matrix
+from perdure.errors import Unavailable
 from perdure.store.engine import Reader, new_token
 from perdure.tables import IndexStateRow
 
@@ -36,23 +37,23 @@ class IndexState:
     """Which model's vectors are in force (None before the first) and which generation of the index holds them."""
 
     model: str | None
+    dimensions: int | None  # of its vectors; None before the first
     generation: int
     token: str
 
 
 def state(reader: Reader) -> IndexState:
-    return IndexState(*reader.execute("SELECT model, generation, token FROM index_state WHERE id = 1").fetchone())
+    return IndexState(
+        *reader.execute("SELECT model, dimensions, generation, token FROM index_state WHERE id = 1").fetchone()
+    )
 
 
 def set_model(tx: Session, model: str) -> None:
     """Write down whose vectors are in force. Vectors of another model are dropped, to be made again from the text."""
-    tx.get_one(IndexStateRow, 1).model = model
+    row = tx.get_one(IndexStateRow, 1)
+    row.model, row.dimensions = model, None
     tx.connection().execute(
-        text(
-            "UPDATE chunk SET embedding = NULL, model = NULL, generation = 0, attempts = 0"
-            " WHERE model IS NOT NULL AND model <> :model"
-        ),
-        {"model": model},
+        text("UPDATE chunk SET embedding = NULL, model = NULL, generation = 0, attempts = 0 WHERE model IS NOT NULL")
     )
 
 
@@ -65,7 +66,7 @@ def new_generation(tx: Session, after: int) -> IndexState:
         # Every tombstone was of an older generation, whose folder goes.
         tx.connection().execute(text("DELETE FROM chunk WHERE deleted = 1"))
         tx.flush()
-    return IndexState(row.model, row.generation, row.token)
+    return IndexState(row.model, row.dimensions, row.generation, row.token)
 
 
 PENDING = """
@@ -90,7 +91,18 @@ def count_all_pending(reader: Reader) -> int:
 
 
 def put_embeddings(tx: Session, ids: Sequence[int], vectors: Matrix, *, model: str) -> None:
-    """Store one vector per chunk, if it is still there and `model` is still in force."""
+    """Store one vector per chunk, if it is still there and `model` is still in force, with vectors of this size.
+
+    Raises Unavailable for another size: one name may stand for two models at two endpoints.
+    """
+    row = tx.get_one(IndexStateRow, 1)
+    if row.dimensions is None:
+        row.dimensions = vectors.shape[1]
+    elif row.dimensions != vectors.shape[1]:
+        raise Unavailable(
+            f"the embedder gives vectors of {vectors.shape[1]} numbers and those stored have {row.dimensions};"
+            " `perdure reindex` makes them anew"
+        )
     little_endian = vectors.astype("<f4", copy=False)
     tx.connection().execute(
         text(

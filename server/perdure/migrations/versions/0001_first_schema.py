@@ -108,6 +108,7 @@ def upgrade() -> None:
         "index_state",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("model", sa.String(), nullable=True),
+        sa.Column("dimensions", sa.Integer(), nullable=True),
         sa.Column("generation", sa.Integer(), nullable=False),
         sa.Column("token", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
