@@ -117,7 +117,7 @@ def test_a_damaged_file_is_refused_and_the_message_says_how_to_get_a_whole_one(t
 
 
 def test_a_missing_file_is_refused_and_the_message_says_how_to_get_it(tmp_path: Path):
-    with pytest.raises(Unavailable, match=r"model\.onnx cannot be read .*pip install perdure-model-bge-small-en"):
+    with pytest.raises(Unavailable, match=r"model\.onnx cannot be read .*make install.*perdure-model-bge-small-en"):
         load(tmp_path)
 
 
@@ -131,9 +131,7 @@ def test_without_the_package_the_message_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
 
     assert done.returncode == 1
-    assert (
-        "Unavailable: The embedding model is not installed. Install it with `pip install perdure-model" in done.stderr
-    )
+    assert "Unavailable: The embedding model is not installed. `make install`" in done.stderr
     assert done.stdout == ""
 
 

@@ -61,7 +61,8 @@ def test_the_same_idempotency_key_returns_the_first_receipt_and_writes_nothing(c
     written = {"path": "a.md", "content": "x", "mode": "append", "idempotency_key": "k3"}
     assert client.call("write_file", **written)["structuredContent"]["bytes"] == 1
     assert client.call("write_file", **written)["structuredContent"]["bytes"] == 1
-    other = client.call("remember", content="Another text", idempotency_key="k1")
+    assert remember(client, "Another text", idempotency_key="k1")["id"] == first["id"]
+    other = client.call("remember", content="Another text", idempotency_key="k2")
     assert other["isError"]
     assert "new key" in other["content"][0]["text"]
     kinds = [e["kind"] for e in client.call("list_history")["structuredContent"]["episodes"]]

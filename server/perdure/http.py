@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any, cast
@@ -35,8 +36,8 @@ CONNECTIONS = 512
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
-def serve(settings: Settings) -> None:
-    """Listen until a signal comes, then finish what is running and return.
+def serve(settings: Settings, announce: Callable[[Settings], None] = lambda _: None) -> None:
+    """Listen until a signal comes, then finish what is running and return; `announce` is called once it listens.
 
     Raises Refused for an address that others can reach while no token is set, Unavailable when it cannot be bound.
     """
@@ -44,10 +45,11 @@ def serve(settings: Settings) -> None:
     listener = _listen(settings.http)
     logging.basicConfig(stream=sys.stderr, level=settings.log_level.upper())
     for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn raises the signal again when it has shut down; ending there would leave the service open.
-        signal.signal(number, _stay)
+        # Also what uvicorn leaves by: it raises the signal again when it has shut down, and the service is closed then.
+        signal.signal(number, _leave)
     with listener, open_service(settings) as service:
         service.warm_up()
+        announce(settings)
         host, port = listener.getsockname()[:2]
         print(f"Perdure listens on http://{_bracketed(host)}:{port}{PATH}", file=sys.stderr, flush=True)  # noqa: T201
         config = uvicorn.Config(
@@ -162,8 +164,8 @@ class Gate:
         return Response(wire.encode(verdict.reply).rstrip(), status, media_type="application/json"), request.receive
 
 
-def _stay(number: int, frame: FrameType | None) -> None:
-    """Nothing: the server has already shut down, and the service is closed after it."""
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -58,6 +58,7 @@ class Indexer:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._failures = 0
+        self.lone_writes = 0  # whose vectors are on their way; the sweep leaves them to themselves
         self._serving = False  # a command that only looks at history need not start the index
         self.embedder_trouble: str | None = None
 
@@ -212,6 +213,8 @@ class Indexer:
         return embedded or indexed
 
     def _embed_pending(self) -> bool:
+        if self.lone_writes:
+            return False
         with self._database.read() as tx:
             waiting = vectors.pending(tx, EMBED_BATCH)
         if not waiting or (model := self.model()) is None:

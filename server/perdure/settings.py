@@ -95,7 +95,9 @@ class HttpSettings(_Section):
 class Settings(BaseSettings):
     """Everything a person can set. PERDURE_HTTP__PORT=9000 is [http] port = 9000; the environment beats the file."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__")
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True
+    )
 
     data_dir: Path = Field(default_factory=lambda: default_data_dir(), description="where everything is kept")
     namespace: str = Field(

@@ -307,8 +307,7 @@ def serve(
     settings = settings_of(ctx)
     given = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
     settings = settings.model_copy(update={"http": settings.http.model_copy(update=given)})
-    note(how_to_connect(settings))
-    serve_http(settings)
+    serve_http(settings, lambda settings: note(how_to_connect(settings)))
 
 
 @app.command()

@@ -21,6 +21,8 @@ from perdure.types import Principal
 if TYPE_CHECKING:
     from perdure.service import Service
 
+PATIENCE_S = 10.0
+
 
 class CommandLine(typer.Typer):
     """A Typer application that ends with a sentence on stderr: status 2 for wrong input, 1 for any other failure."""
@@ -64,7 +66,10 @@ def session(ctx: typer.Context) -> Generator[tuple[Service, Principal]]:
     from perdure.app import open_service
     from perdure.identity import local_principal
 
-    with open_service(settings) as service:
+    # A command asks once: it waits for a worker that starts, where a server would answer by words meanwhile.
+    patient = max(settings.embedder.deadline_s, PATIENCE_S)
+    embedder = settings.embedder.model_copy(update={"deadline_s": patient})
+    with open_service(settings.model_copy(update={"embedder": embedder})) as service:
         yield service, local_principal(settings)
 
 

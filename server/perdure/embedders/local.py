@@ -29,7 +29,7 @@ RUNTIME_FAILURES: tuple[type[Exception], ...] = (
     _errors.NotImplemented,
     MemoryError,
 )
-HOW_TO_GET = f"Install it with `pip install {PACKAGE}`, or `make install` in a checkout."
+HOW_TO_GET = f"`make install` in a checkout builds and installs it ({PACKAGE})."
 
 
 class OnnxEmbedder:

@@ -25,6 +25,8 @@ from perdure.types import (
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _SECONDS = re.compile(r"(T\d\d:\d\d):\d\d(?:\.\d+)?")
 
+SIMILAR_CHARS = 300  # enough to see what it is; recall shows the whole
+
 EMPTY = {
     "nothing_stored": "Nothing is stored yet.",
     "filtered_out": "Nothing matches the filters; leave some out.",
@@ -69,13 +71,13 @@ def _present(**fields: Any) -> dict[str, Any]:
 
 
 def receipt(found: Receipt) -> Answer:
-    similar = [{"id": s.id, "content": s.content, "score": round(s.score, 3)} for s in found.similar]
+    similar = [{"id": s.id, "content": s.content[:SIMILAR_CHARS], "score": round(s.score, 3)} for s in found.similar]
     structured = {"id": found.id, "created": found.created, "duplicate": found.duplicate, "indexed": found.indexed}
     structured |= _present(superseded=list(found.superseded), similar=similar)
     lines = [f"Already stored as {found.id}." if found.duplicate else f"Stored as {found.id}."]
     if found.superseded:
         lines.append(f"Superseded: {', '.join(found.superseded)}.")
-    lines += [f"Similar: [{s.id}] {visible(s.content)}" for s in found.similar]
+    lines += [f"Similar: [{s.id}] {visible(s.content[:SIMILAR_CHARS])}" for s in found.similar]
     if not found.indexed:
         lines.append("Indexing is pending; recall finds it by its words already.")
     return Answer(("\n".join(lines),), structured)

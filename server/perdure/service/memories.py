@@ -76,6 +76,7 @@ class Memories(Part):
         pieces = chunking.split(row.content)
         alone = self._core.pace.begin()
         try:
+            self._core.indexer.lone_writes += alone
             making = self._embed_meanwhile(row, pieces) if alone else None
             with self._core.database.write() as tx:
                 if (earlier := once.first(tx)) is not None:
@@ -87,6 +88,7 @@ class Memories(Part):
                     return self._as_indexed(tx, row.namespace, receipt)
             return self._embedded(receipt, row, chunks, making)
         finally:
+            self._core.indexer.lone_writes -= alone
             self._core.pace.end()
 
     def _store(

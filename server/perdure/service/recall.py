@@ -13,6 +13,7 @@ from perdure.store import Reader, episodes, memories, passages, vectors
 from perdure.types import MAX_LIMIT, Episode, Hit, PageMark, Principal, Recall
 
 POOL = 50  # candidates of each channel, or as many as are shown: 40, 60 and 100 found the same in ten results
+SOURCE_OF_ROLE = {"user": "user", "assistant": "agent", "tool": "tool", "system": "agent"}
 DEEP_POOL = 1_000  # for all pages after the first, which share one ranking: they never overlap or miss
 SMALL = 200  # passages in reach that are all ranked
 OVERFETCH = 3  # of the index, which knows no filters
@@ -330,7 +331,7 @@ def _hit(
             content=turn.content or "",
             score=score,
             at=at,
-            source=turn.role,
+            source=SOURCE_OF_ROLE.get(turn.role or ""),
             author=turn.name or turn.role,
             thread=turn.thread,
             explain=parts,

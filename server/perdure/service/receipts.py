@@ -28,13 +28,11 @@ class Once:
         self._request = hashlib.sha256(json.dumps([tool, *request], sort_keys=True).encode()).hexdigest()
 
     def first(self, tx: Session) -> dict[str, Any] | None:  # Any: the fields of whichever receipt it was
-        """Return the first receipt's fields. Raises Conflict if the key was used for something else."""
+        """Return the first receipt's fields. Raises Conflict if the key was used with another tool."""
         if self._key is None or (row := episodes.first_receipt(tx, self._namespace, self._key)) is None:
             return None
-        if row.request != self._request:
-            raise Conflict(
-                f"idempotency_key {self._key!r} was used for another call ({row.tool}). Use a new key for a new write."
-            )
+        if row.tool != self._tool:
+            raise Conflict(f"idempotency_key {self._key!r} was used with {row.tool}. Use a new key for a new write.")
         return json.loads(row.receipt)
 
     def keep(self, tx: Session, receipt: Receipt | Appended | FileReceipt, at: str) -> None:

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from perdure import __version__, migrations
+from perdure.embedders import missing_model
 from perdure.service.core import Part
 from perdure.store import passages, vectors
 from perdure.types import Principal
@@ -46,7 +47,7 @@ class Upkeep(Part):
             "embedder": {
                 "kind": core.settings.embedder.kind,
                 "model": model or state.model,
-                "trouble": indexer.embedder_trouble,
+                "trouble": indexer.embedder_trouble or missing_model(core.settings.embedder),
             },
             "index": {
                 "kind": core.settings.index.kind,

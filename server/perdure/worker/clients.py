@@ -16,6 +16,7 @@ from perdure.worker.link import Link
 from perdure.worker.wire import Header
 
 TEXTS_A_CALL = 64
+QUESTION_S = 1.5  # a question waits for a worker that starts: an answer by words alone would be worth less
 TEXT_S = 0.25  # what a long text may take on a busy machine
 VECTOR_S = 0.01
 OPEN_S = 20.0  # opening checks every file, and a new worker imports Chroma first
@@ -53,7 +54,8 @@ class EmbedClient:
         return self.begin_query(text)()
 
     def begin_query(self, text: str) -> Callable[[], Vector]:
-        finish = self._link.begin({"op": "query", "model": self.id, "text": text}, deadline_s=self._deadline_s)
+        deadline_s = max(self._deadline_s, QUESTION_S)
+        finish = self._link.begin({"op": "query", "model": self.id, "text": text}, deadline_s=deadline_s)
         return lambda: self._rows(finish()[1], 1)[0]
 
     def embed_documents(self, texts: Sequence[str], *, deadline_s: float | None = None) -> Matrix:
