@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from conftest import Json, StdioClient
+from conftest import Json, StartStdio, StdioClient
 from path_escapes import CANARY, digest_tree, escapes, plant_canaries
 
 
@@ -98,6 +99,7 @@ def test_b135_a_change_from_outside_is_read_kept_and_never_overwritten_unseen(cl
     assert stale["isError"]
     assert write(client, "a.md", "ours again\n", expected_version=2)["version"] == 3
     assert read(client, "a.md", version=2)[0] == "theirs\n"
+    assert read(client, "a.md", version=1)[0] == "ours\n"
     (files / "a.md").unlink()
     assert client.call("read_file", path="a.md")["isError"]
     assert write(client, "a.md", "back\n")["version"] == 4
@@ -110,3 +112,40 @@ def test_a_file_is_read_by_lines(client: StdioClient) -> None:
     assert "lines 41-42 of 100" in note
     write(client, "long.txt", "line 101\n", mode="append")
     assert read(client, "long.txt", offset=100)[0] == "line 101\n"
+
+
+@pytest.mark.parametrize("mode", ["write", "append"])
+def test_a_crash_between_commit_and_replacing_is_finished_by_whoever_comes_next(
+    start_stdio: StartStdio, data_dir: Path, mode: str
+) -> None:
+    first = start_stdio()
+    first.initialize()
+    write(first, "log.md", "one\n")
+    former = (data_dir / "workspace" / "default" / "files" / "log.md").read_bytes()
+    receipt = write(first, "log.md", "two\n", mode=mode, idempotency_key="k")
+    first.process.kill()
+    # What the disk holds when the process ends after the commit and before the rename.
+    (data_dir / "workspace" / "default" / "files" / "log.md").write_bytes(former)
+    with sqlite3.connect(data_dir / "perdure.db") as db:
+        db.execute("UPDATE file SET mtime_us = 0")
+    db.close()
+
+    second = start_stdio()
+    second.initialize()
+    whole = "one\ntwo\n" if mode == "append" else "two\n"
+    text, note = read(second, "log.md")
+    assert (text, "version 2" in note) == (whole, True)
+    assert write(second, "log.md", "two\n", mode=mode, idempotency_key="k") == receipt
+    assert write(second, "log.md", "three\n", mode="append")["version"] == 3
+    assert read(second, "log.md")[0] == whole + "three\n"
+    assert read(second, "log.md", version=1)[0] == "one\n"
+    kinds = [e["kind"] for e in second.call("list_history")["structuredContent"]["episodes"]]
+    assert kinds == ["write_file"] * 3
+
+
+def test_a_write_that_is_refused_leaves_the_file_as_it_was(client: StdioClient, files: Path) -> None:
+    write(client, "a.md", "kept\n")
+    (files / "a.md").chmod(0o400)
+    assert client.call("write_file", path="a.md", content="lost")["isError"]
+    text, note = read(client, "a.md")
+    assert (text, "version 1" in note) == ("kept\n", True)

@@ -227,3 +227,49 @@ def test_a_newer_store_is_refused_and_left_alone(start_stdio: StartStdio, data_d
     with sqlite3.connect(data_dir / "perdure.db") as db:
         assert db.execute("SELECT count(*) FROM memory").fetchone() == (1,)
     db.close()
+
+
+def test_one_long_memory_does_not_hide_the_others(client: StdioClient) -> None:
+    short = [f"The heron colony counted {n} nests this spring" for n in range(5)]
+    for content in short:
+        remember(client, content)
+    remember(client, "Notes on the heron colony and its nests in spring. " * 1200)
+    found = texts(client, "how many nests did the heron colony count", limit=10, max_chars=40000)
+    assert set(short) <= set(found)
+
+
+def test_pages_of_a_large_store_repeat_nothing(client: StdioClient) -> None:
+    turns = [{"role": "user", "content": f"harvest report {n} from field {n % 7}"} for n in range(300)]
+    for first in range(0, 300, 100):
+        client.call("append_history", thread="farm", turns=turns[first : first + 100])
+    seen: list[str] = []
+    page: Json = {}
+    while True:
+        answer = client.call("recall", query="harvest report field", limit=60, max_chars=40000, **page)
+        found = answer["structuredContent"]
+        seen += [hit["id"] for hit in found["hits"]]
+        if "next_cursor" not in found:
+            break
+        page = {"cursor": found["next_cursor"]}
+    assert len(seen) == len(set(seen)) == 300
+
+
+def test_what_expired_can_be_remembered_again(client: StdioClient) -> None:
+    old = remember(client, "The visitor code is 12", expires_at="2020-01-01", at="2019-12-01")
+    new = remember(client, "The visitor code is 12")
+    assert (new["created"], new["id"] != old["id"]) == (True, True)
+    assert texts(client, "visitor code") == ["The visitor code is 12"]
+
+
+def test_stating_a_memory_again_adds_its_new_tags(client: StdioClient) -> None:
+    remember(client, "The well is deep", tags=["farm"])
+    assert remember(client, "The well is deep", tags=["water"])["duplicate"]
+    assert hits(client, "well", tags=["water"])[0]["tags"] == ["farm", "water"]
+
+
+def test_a_value_brought_in_late_does_not_replace_a_newer_one(client: StdioClient) -> None:
+    newer = remember(client, "The rent is 900", key="rent", at="2026-03-01")
+    remember(client, "The rent was 700", key="rent", at="2025-01-01")
+    assert texts(client, "rent", key="rent") == ["The rent is 900"]
+    (then,) = hits(client, "rent", key="rent", as_of="2025-06-01")
+    assert (then["content"], then["superseded_by"]) == ("The rent was 700", newer["id"])

@@ -36,5 +36,7 @@ def test_head_is_the_newest_step() -> None:
 
 def test_the_store_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     database = Database(tmp_path)
-    assert database.path.stat().st_mode & 0o077 == 0
+    with database.write():
+        for file in tmp_path.iterdir():
+            assert file.stat().st_mode & 0o077 == 0, file
     database.close()

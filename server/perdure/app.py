@@ -16,7 +16,7 @@ from perdure.generations import Generations
 from perdure.indexer import Indexer
 from perdure.service import Core, Service
 from perdure.settings import Settings
-from perdure.store import Database
+from perdure.store import Database, FairLock
 from perdure.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ def open_service(settings: Settings) -> Generator[Service]:
         workers=[worker for worker in (embed_worker, index_worker) if worker is not None],
     )
     pool = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed")
-    service = Service(Core(database, indexer, settings, _workspaces(directory), pool))
+    service = Service(
+        Core(database, indexer, settings, _workspaces(directory), FairLock(directory / "files.lock"), pool)
+    )
     indexer.start()
     try:
         yield service

@@ -15,7 +15,7 @@ import stat
 import sys
 import time
 import unicodedata
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -117,6 +117,14 @@ class Workspace:
         `keep` before it is replaced; if that version already exists with other bytes, both are kept.
         Raises Conflict if somebody else changes the file meanwhile; nothing was replaced then.
         """
+        with self.replacing(path, data, keep=keep) as replace:
+            return replace()
+
+    @contextmanager
+    def replacing(
+        self, path: str, data: bytes, *, keep: str | None = None
+    ) -> Generator[Callable[[], bool], None, None]:
+        """Do all of write but its last step, which is what this gives: whatever can fail, fails before."""
         path = normalize(path)
         if len(data) > MAX_FILE_BYTES:
             raise InvalidInput(f"The file would be {len(data)} bytes; the limit is {MAX_FILE_BYTES}. Split it.")
@@ -124,11 +132,27 @@ class Workspace:
             before = self._keep_former(folder, name, path, keep)
             mode = 0o600 if before is None else before.st_mode & 0o777
             with _staged(folder, (data,), mode) as staged:
-                if _identity(_lstat(folder, name)) != _identity(before):
-                    raise Conflict(f"{shown(path)} was changed on disk during this write. Read it again, then write.")
-                os.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
-            _sync(folder)
-            return before is None
+
+                def replace() -> bool:
+                    if _identity(_lstat(folder, name)) != _identity(before):
+                        raise Conflict(
+                            f"{shown(path)} was changed on disk during this write. Read it again, then write."
+                        )
+                    os.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
+                    _sync(folder)
+                    return before is None
+
+                yield replace
+
+    def keep(self, path: str, keep: str, data: bytes) -> None:
+        """Put `data` aside as version `keep` of the file, on disk when this returns."""
+        path = normalize(path)
+        with _explained(path):
+            top, *inner = _version_folders(path)
+            with self._opened(self._root, top, os.O_DIRECTORY) as versions, self._made(versions, inner) as folder:
+                with _staged(versions, (data,), 0o600) as staged:
+                    os.rename(staged, _version_name(keep), src_dir_fd=versions, dst_dir_fd=folder)
+                _sync(folder)
 
     def read_version(self, path: str, keep: str) -> bytes:
         """Return the content kept as `keep` when `path` was replaced. Raises NotFound."""
@@ -271,10 +295,9 @@ def _staged(folder: int, chunks: Iterable[bytes], mode: int) -> Generator[bytes,
             os.fchmod(fd, mode)
             _sync(fd)
         yield name
-    except BaseException:
-        with suppress(OSError):
+    finally:
+        with suppress(OSError):  # renamed by now, unless something failed
             os.unlink(name, dir_fd=folder)
-        raise
 
 
 def _sweep(folder: int, name: bytes) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from perdure.embedders import Matrix, Vector
 from perdure.indexer import Indexer
 from perdure.settings import Settings
-from perdure.store import Database, Reader, passages, vectors
+from perdure.store import Database, FairLock, Reader, passages, vectors
 from perdure.workspace import Workspace
 
 EMPTY: Matrix = np.empty((0, 0), np.float32)
@@ -28,6 +28,7 @@ class Core:
     indexer: Indexer
     settings: Settings
     workspace_of: Callable[[str], Workspace]
+    files_lock: FairLock
     pool: ThreadPoolExecutor
     samples: Samples = field(default_factory=lambda: Samples())
     tails: Tails = field(default_factory=lambda: Tails())

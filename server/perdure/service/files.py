@@ -15,7 +15,7 @@ from perdure.lines import read_lines
 from perdure.service import checks, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
-from perdure.store import Reader, episodes, files, passages, reader_of
+from perdure.store import Reader, episodes, files, passages
 from perdure.tables import EpisodeRow, PassageRow
 from perdure.types import (
     MAX_INDEXED_FILE_BYTES,
@@ -36,12 +36,17 @@ READ_FRAME = 600  # characters left for the line about the file
 
 @dataclass(frozen=True, slots=True)
 class _Present:
-    """A file as it is now. `external` tells that the bytes on disk are not those of the last version in SQL."""
+    """A file as it is now.
+
+    `external` tells that somebody else changed the bytes on disk since the last version in SQL; `unplaced` that the
+    last version is committed and kept, but a crash came before its bytes were put in their place.
+    """
 
     version: int  # 0 if the path never had a file
     on_disk: FileStat | None
-    external: bool
     sha256: str
+    external: bool = False
+    unplaced: bool = False
 
 
 class Files(Part):
@@ -56,15 +61,16 @@ class Files(Part):
         workspace = self._core.workspace_of(caller.namespace)
         with self._core.database.read() as tx:
             present = _present(tx, workspace, caller.namespace, path)
-            former = version is not None and version != present.version
-            if former and not files.has_version(tx, caller.namespace, path, version or 0):
-                raise NotFound(f"{path} has no version {version}; the present one is {present.version}.")
-        shown = version if former and version is not None else present.version
+            shown = present.version if version is None else version
+            former = shown != present.version or present.unplaced
+            digest = files.digest_of(tx, caller.namespace, path, shown) if former else None
+        if former and digest is None:
+            raise NotFound(f"{path} has no version {shown}; the present one is {present.version}.")
         if not former and present.on_disk is None:
             raise NotFound(
                 f"No file at {path!r} in this workspace. write_file creates it; paths are relative, like notes/plan.md."
             )
-        kept = nullcontext(io.BytesIO(workspace.read_version(path, str(shown)))) if former else None
+        kept = nullcontext(io.BytesIO(workspace.read_version(path, _kept_as(shown, digest)))) if digest else None
         with kept or workspace.open(path) as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
@@ -110,22 +116,57 @@ class Files(Part):
         workspace = self._core.workspace_of(caller.namespace)
         digest = hashlib.sha256(new).hexdigest()
         once = Once(caller.namespace, idempotency_key, "write_file", path, digest, how, expected_version)
-        with self._core.database.write() as tx:
-            if (earlier := once.first(tx)) is not None:
-                return FileReceipt(**earlier)
-            present = _present(reader_of(tx), workspace, caller.namespace, path)
-            _allow(path, present, how, expected_version)
-            if present.external:
-                self._adopt(tx, caller, workspace, path, present)
-            data = workspace.read(path) + new if how == "append" and present.on_disk is not None else new
-            keep = str(present.version) if present.on_disk is not None else None
-            workspace.write(path, data, keep=keep)
-            version = present.version + 1
-            self._record(tx, caller, workspace, path, data, version, "write_file")
-            receipt = FileReceipt(path, version, len(data), created=present.on_disk is None)
-            once.keep(tx, receipt, times.now())
+        # One writer of files at a time, over all processes: a version is committed first, then put in its place.
+        with self._core.files_lock.held():
+            with self._core.database.write() as tx:
+                if (earlier := once.first(tx)) is not None:
+                    return FileReceipt(**earlier)
+            receipt = self._write(caller, workspace, path, new, how, expected_version, once)
         self._core.indexer.wake()
         return receipt
+
+    def _write(
+        self,
+        caller: Principal,
+        workspace: Workspace,
+        path: str,
+        new: bytes,
+        how: WriteMode,
+        expected_version: int | None,
+        once: Once,
+    ) -> FileReceipt:
+        present = self._settled(workspace, caller.namespace, path)
+        _allow(path, present, how, expected_version)
+        there = workspace.read(path) if present.on_disk is not None and (present.external or how == "append") else b""
+        if present.external:
+            workspace.keep(path, _kept_as(present.version, present.sha256), there)
+        data = there + new if how == "append" else new
+        version = present.version + 1
+        receipt = FileReceipt(path, version, len(data), created=present.on_disk is None)
+        with workspace.replacing(path, data) as replace:
+            # Kept before the commit, so that a crash after it loses nothing: the next writer puts it in its place.
+            workspace.keep(path, _kept_as(version, hashlib.sha256(data).hexdigest()), data)
+            with self._core.database.write() as tx:
+                if present.external:
+                    self._record(tx, caller, path, there, present.version, "external_change")
+                self._record(tx, caller, path, data, version, "write_file")
+                once.keep(tx, receipt, times.now())
+            replace()
+        with self._core.database.write_derived() as tx:
+            files.note_placed(tx, caller.namespace, path, _mtime_us(workspace.stat(path)))
+        return receipt
+
+    def _settled(self, workspace: Workspace, namespace: str, path: str) -> _Present:
+        """Return the file as it is, after finishing what a crash left between commit and replacing."""
+        with self._core.database.read() as tx:
+            present = _present(tx, workspace, namespace, path)
+        if not present.unplaced:
+            return present
+        workspace.write(path, workspace.read_version(path, _kept_as(present.version, present.sha256)))
+        with self._core.database.write_derived() as tx:
+            files.note_placed(tx, namespace, path, _mtime_us(workspace.stat(path)))
+        with self._core.database.read() as tx:
+            return _present(tx, workspace, namespace, path)
 
     def list_files(self, caller: Principal) -> list[FileInfo]:
         """Return every file of the workspace by path, those that were put there from outside included."""
@@ -146,15 +187,10 @@ class Files(Part):
             key=lambda info: info.path,
         )
 
-    def _adopt(self, tx: Session, caller: Principal, workspace: Workspace, path: str, present: _Present) -> None:
-        """Give the bytes somebody else put on disk their own version, so that replacing them loses nothing."""
-        self._record(tx, caller, workspace, path, workspace.read(path), present.version, "external_change")
-
     def _record(
         self,
         tx: Session,
         caller: Principal,
-        workspace: Workspace,
         path: str,
         data: bytes,
         version: int,
@@ -171,9 +207,7 @@ class Files(Part):
             subject=path,
         )
         (seq,) = episodes.append(tx, [episode])
-        file = files.StoredFile(
-            path, version, len(data), hashlib.sha256(data).hexdigest(), _mtime_us(workspace.stat(path))
-        )
+        file = files.StoredFile(path, version, len(data), hashlib.sha256(data).hexdigest(), mtime_us=0)
         files.put(tx, caller.namespace, file, at=now, seq=seq)
         passages.remove(tx, caller.namespace, "file", path)
         passages.add(tx, _sections(caller.namespace, path, data, version, seq, now))
@@ -185,14 +219,29 @@ def _present(reader: Reader, workspace: Workspace, namespace: str, path: str) ->
         on_disk = workspace.stat(path)
     except NotFound:
         on_disk = None
-    if on_disk is None:
-        return _Present(row.version if row else 0, None, False, "")
-    if row is not None and on_disk.bytes == row.bytes and _mtime_us(on_disk) == row.mtime_us:
-        return _Present(row.version, on_disk, False, row.sha256)
-    sha256 = hashlib.sha256(workspace.read(path)).hexdigest()
-    if row is not None and sha256 == row.sha256:
-        return _Present(row.version, on_disk, False, sha256)
-    return _Present(row.version + 1 if row else 1, on_disk, True, sha256)
+    if row is None:
+        return (
+            _Present(0, None, "") if on_disk is None else _Present(1, on_disk, _digest(workspace, path), external=True)
+        )
+    if on_disk is not None and on_disk.bytes == row.bytes and _mtime_us(on_disk) == row.mtime_us:
+        return _Present(row.version, on_disk, row.sha256)
+    sha256 = _digest(workspace, path) if on_disk is not None else None
+    if sha256 == row.sha256:
+        return _Present(row.version, on_disk, row.sha256)
+    if row.mtime_us == 0 and sha256 == files.digest_of(reader, namespace, path, row.version - 1):
+        return _Present(row.version, on_disk, row.sha256, unplaced=True)
+    if sha256 is None:
+        return _Present(row.version, None, "")
+    return _Present(row.version + 1, on_disk, sha256, external=True)
+
+
+def _digest(workspace: Workspace, path: str) -> str:
+    return hashlib.sha256(workspace.read(path)).hexdigest()
+
+
+def _kept_as(version: int, sha256: str) -> str:
+    """Return the name a version is kept under: with its content, so that a write that failed leaves no wrong one."""
+    return f"{version}-{sha256[:16]}"
 
 
 def _allow(path: str, present: _Present, mode: WriteMode, expected_version: int | None) -> None:

@@ -18,7 +18,7 @@ class StoredFile:
     version: int
     bytes: int
     sha256: str
-    mtime_us: int
+    mtime_us: int  # 0 until the bytes are known to be in their place
 
 
 def get(reader: Reader, namespace: str, path: str) -> StoredFile | None:
@@ -27,9 +27,17 @@ def get(reader: Reader, namespace: str, path: str) -> StoredFile | None:
     return StoredFile(*row) if row else None
 
 
-def has_version(reader: Reader, namespace: str, path: str, version: int) -> bool:
-    statement = "SELECT 1 FROM file_version WHERE namespace = ? AND path = ? AND version = ?"
-    return reader.execute(statement, (namespace, path, version)).fetchone() is not None
+def digest_of(reader: Reader, namespace: str, path: str, version: int) -> str | None:
+    """Return the SHA-256 of a version's bytes, None if the file never had it."""
+    statement = "SELECT sha256 FROM file_version WHERE namespace = ? AND path = ? AND version = ?"
+    row = reader.execute(statement, (namespace, path, version)).fetchone()
+    return row[0] if row else None
+
+
+def note_placed(tx: Session, namespace: str, path: str, mtime_us: int) -> None:
+    """Note that the bytes of the present version are in their place."""
+    row = tx.get_one(FileRow, (namespace, path))
+    row.mtime_us = mtime_us
 
 
 def versions(reader: Reader, namespace: str) -> dict[str, int]:
