@@ -110,7 +110,7 @@ class Memories(Part):
         (row.seq,) = episodes.append(tx, [episode])
         tags = memories.tags_of(row.tags)
         memories.add(tx, row, tags)
-        newer = next((holder for holder in replaced if holder.at > row.at and holder.id != supersedes), None)
+        newer = next((holder for holder in replaced if _dated_later(holder, row) and holder.id != supersedes), None)
         if newer is not None:
             # Brought in later than what it came before: the key keeps its newer value, and as_of finds this one.
             row.superseded_by, row.superseded_at, replaced = newer.id, newer.at, []
@@ -269,6 +269,14 @@ class Memories(Part):
             raise Conflict(f"The key {row.key!r} is held by {holders[0].id} now. Forget that one first.")
         row.forgotten_at = None
         _mark_passages(tx, row, hidden=False)
+
+
+def _dated_later(holder: MemoryRow, row: MemoryRow) -> bool:
+    """Say whether whoever wrote the holder gave it a later time than the new one has.
+
+    One without a time of its own holds from when it was written, and gives way to whatever is said after that.
+    """
+    return holder.at > row.at and holder.at != holder.recorded_at
 
 
 def _supersede(tx: Session, replaced: Sequence[MemoryRow], by: str, at: str) -> None:
