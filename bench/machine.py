@@ -68,9 +68,11 @@ def _cpu() -> str:
 
 
 def _shown(argument: str) -> str:
-    """Leave home and root directories out of a file that is published."""
+    """Leave the reader's own folders out of a file that is published: of a path outside the project, its name."""
     path = Path(argument)
-    return os.path.relpath(path, ROOT) if path.is_absolute() else argument
+    if path.resolve().is_relative_to(ROOT):
+        return os.path.relpath(path, ROOT) if path.is_absolute() else argument
+    return path.name
 
 
 def _output(*command: str) -> str:
