@@ -30,6 +30,8 @@ Kind = Literal["request", "notification", "response", "nothing"]
 _BOM = b"\xef\xbb\xbf"
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")\s*'
+TOO_DEEP = "nested too deeply"
+KEPT_FOR_ID = 4096  # of the end, where an id may stand
 _ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb"[,}]")
 _ID_LAST = re.compile(rb",\s*" + _ID + rb"\}\s*$")
 
@@ -54,7 +56,9 @@ def judge(line: bytes) -> Verdict:
     parsed, flaw = _parse(line)
     if not isinstance(parsed, dict):
         if flaw and not isinstance(parsed, list):
-            return Verdict(reply=error(None, PARSE_ERROR, f"Parse error: the message is not JSON ({flaw})."))
+            # What is nested too deeply to be read is JSON all the same, and whoever sent it waits for its id.
+            id = _id_at_ends(line, line) if flaw == TOO_DEEP else None
+            return Verdict(reply=error(id, PARSE_ERROR, f"Parse error: the message is not JSON ({flaw})."))
         return Verdict(reply=error(None, INVALID_REQUEST, "Invalid request: send one JSON-RPC object a message."))
     message = cast("Message", parsed)
     kind = _kind(message)
@@ -75,12 +79,17 @@ def judge(line: bytes) -> Verdict:
 
 def judge_long(head: bytes, tail: bytes, size: int) -> Verdict:
     """Return the reply to a line over the limit, of which only both ends were kept. Its id stands at one of them."""
-    found = _ID_FIRST.match(head.removeprefix(_BOM)) or _ID_LAST.search(tail)
     text = (
         f"Invalid request: the message is {size} bytes; the limit is {MAX_LINE_BYTES}. Send less in one call; "
         "write_file with mode append takes a long text in parts."
     )
-    return Verdict(reply=error(json.loads(found[1]) if found else None, INVALID_REQUEST, text))
+    return Verdict(reply=error(_id_at_ends(head, tail), INVALID_REQUEST, text))
+
+
+def _id_at_ends(head: bytes, tail: bytes) -> Id:
+    """Return the id of a message that is not parsed, if it stands first or last in it."""
+    found = _ID_FIRST.match(head.removeprefix(_BOM)) or _ID_LAST.search(tail[-KEPT_FOR_ID:])
+    return json.loads(found[1]) if found else None
 
 
 def error(id: Id, code: int, text: str, data: Any = None) -> Message:
@@ -124,7 +133,7 @@ def _parse(line: bytes) -> tuple[Any, str]:
     except NotJson as exc:
         flaw = str(exc)
     except RecursionError:
-        return None, "nested too deeply"
+        return None, TOO_DEEP
     except ValueError as exc:
         return None, flaw or str(exc)[:120]
     try:
