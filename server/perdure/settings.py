@@ -52,7 +52,11 @@ class EmbedderSettings(_Section):
     query_prefix: str = Field("", description='openai: put before each query, like "query: " for e5 models')
     document_prefix: str = Field("", description='openai: put before each stored text, like "passage: " for e5 models')
     deadline_s: float = Field(
-        0.5, gt=0, le=60, description="seconds remember and recall wait for a vector before they go on without it"
+        0.5,
+        gt=0,
+        le=60,
+        description="seconds remember and recall wait for a vector before they go on without it; recall waits up to three "
+        "times as long for a local worker that starts",
     )
     threads: int = Field(1, ge=1, le=16, description="local: threads of the model")
     idle_s: float = Field(120.0, gt=0, description="local: seconds without clients after which the embed worker ends")

@@ -16,7 +16,7 @@ from perdure.worker.link import Link
 from perdure.worker.wire import Header
 
 TEXTS_A_CALL = 64
-QUESTION_S = 1.5  # a question waits for a worker that starts: an answer by words alone would be worth less
+QUESTION_PATIENCE = 3  # deadlines a question waits for a worker that starts: words alone would be worth less
 TEXT_S = 0.25  # what a long text may take on a busy machine
 VECTOR_S = 0.01
 OPEN_S = 20.0  # opening checks every file, and a new worker imports Chroma first
@@ -54,7 +54,7 @@ class EmbedClient:
         return self.begin_query(text)()
 
     def begin_query(self, text: str) -> Callable[[], Vector]:
-        deadline_s = max(self._deadline_s, QUESTION_S)
+        deadline_s = QUESTION_PATIENCE * self._deadline_s
         finish = self._link.begin({"op": "query", "model": self.id, "text": text}, deadline_s=deadline_s)
         return lambda: self._rows(finish()[1], 1)[0]
 
