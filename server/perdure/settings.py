@@ -55,8 +55,8 @@ class EmbedderSettings(_Section):
         0.5,
         gt=0,
         le=60,
-        description="seconds remember and recall wait for a vector before they go on without it; recall waits up to three "
-        "times as long for a local worker that starts",
+        description="seconds remember and recall wait for a vector before they go on without it; recall waits up to "
+        "three times as long for a local worker that starts",
     )
     threads: int = Field(1, ge=1, le=16, description="local: threads of the model")
     idle_s: float = Field(120.0, gt=0, description="local: seconds without clients after which the embed worker ends")
