@@ -13,6 +13,7 @@ import threading
 import time
 import venv
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -204,24 +205,31 @@ def test_a_killed_index_worker_is_replaced_and_nothing_is_lost(start_stdio: Star
 
 
 def delete(folder: Path) -> None:
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    assert not (folder / "chroma.sqlite3").exists()
 
 
 def truncate(folder: Path) -> None:
     for file in files_of(folder):
-        os.truncate(file, file.stat().st_size // 2)
+        with suppress(FileNotFoundError):  # a running worker replaced it meanwhile
+            os.truncate(file, file.stat().st_size // 2)
 
 
 def flip(folder: Path) -> None:
     for file in files_of(folder):
-        data = bytearray(file.read_bytes())
-        for n in range(0, len(data), 97):
-            data[n] ^= 0xFF
-        file.write_bytes(data)
+        with suppress(FileNotFoundError):
+            data = bytearray(file.read_bytes())
+            for n in range(0, len(data), 97):
+                data[n] ^= 0xFF
+            file.write_bytes(data)
 
 
 def files_of(folder: Path) -> list[Path]:
-    found = [file for file in folder.rglob("*") if file.is_file() and file.stat().st_size > 64]
+    found: list[Path] = []
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            if file.is_file() and file.stat().st_size > 64:
+                found.append(file)
     assert found, f"nothing to damage in {folder}"
     return found
 
