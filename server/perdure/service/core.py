@@ -1,4 +1,4 @@
-"""What the parts of the service share: the stores, and the one way to turn text into passages."""
+"""What the parts of the service share: the stores, what is kept in memory of them, and the pace of writes."""
 
 from __future__ import annotations
 
