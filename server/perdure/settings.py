@@ -40,10 +40,10 @@ class ToolSettings(_Section):
 class EmbedderSettings(_Section):
     """What turns text into vectors. One that fails never turns into another: recall answers by words, and says so."""
 
-    kind: Literal["local", "openai", "none", "hashing"] = Field(
+    kind: Literal["local", "multilingual", "openai", "none", "hashing"] = Field(
         "local",
-        description="local (bge-small-en-v1.5, no network), openai (an OpenAI-compatible endpoint), "
-        "none (words only), hashing (tests only)",
+        description="local (bge-small-en-v1.5, no network), multilingual (multilingual-e5-small, no network; needs the "
+        "extra of that name), openai (an OpenAI-compatible endpoint), none (words only), hashing (tests only)",
     )
     model: str = Field("text-embedding-3-small", description="openai: the model's name")
     base_url: str | None = Field(None, description="openai: the endpoint, like http://127.0.0.1:11434/v1")
@@ -58,8 +58,10 @@ class EmbedderSettings(_Section):
         description="seconds remember and recall wait for a vector before they go on without it; recall waits up to "
         "three times as long for a local worker that starts",
     )
-    threads: int = Field(1, ge=1, le=16, description="local: threads of the model")
-    idle_s: float = Field(120.0, gt=0, description="local: seconds without clients after which the embed worker ends")
+    threads: int = Field(1, ge=1, le=16, description="local, multilingual: threads of the model")
+    idle_s: float = Field(
+        120.0, gt=0, description="local, multilingual: seconds without clients after which the embed worker ends"
+    )
 
 
 class IndexSettings(_Section):

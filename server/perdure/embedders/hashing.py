@@ -18,7 +18,7 @@ class HashingEmbedder:
 
     id = "hashing-64/1"
     dimensions = 64
-    weak_below = None
+    weak_below = 0.5
 
     def embed_documents(self, texts: Sequence[str], *, deadline_s: float | None = None) -> Matrix:
         vectors = [self.embed_query(text) for text in texts]
