@@ -212,22 +212,34 @@ def test_a_worker_ends_on_sigterm_and_when_its_folder_goes(site: Site, data_dir:
     stop(client, signal.SIGTERM)
     retried(lambda: client.embed_query("hello"))
     pid = int(client.info()["pid"])
-    (data_dir / "workers" / "embed").rename(data_dir / "elsewhere")
+    (data_dir / "workers" / "embed-hashing").rename(data_dir / "elsewhere")
     (data_dir / "elsewhere" / "sock").unlink()
     until(lambda: not alive(pid))
+
+
+def test_two_models_have_a_worker_each(site: Site) -> None:
+    clients = [site.embed(), site.embed(kind="local")]
+    for client in clients:
+        retried(lambda client=client: client.embed_query("hello"))
+    pids = {int(client.info()["pid"]) for client in clients}
+    assert len(pids) == 2
+    assert all(alive(pid) for pid in pids)
 
 
 def test_a_worker_never_answers_for_another_model_and_makes_room_for_it(site: Site) -> None:
     serving = site.embed()
     serving.embed_query("hello")
     pid = int(serving.info()["pid"])
+    argument = {"kind": "hashing", "threads": 1, "idle_s": 60}
+    link = Link(site.data_dir / "workers" / "embed-hashing", "perdure.worker.embed", argument)
     with pytest.raises(Unavailable, match="another one"):
-        site.embed(kind="local").embed_query("hello")
+        link.call({"op": "query", "model": "hashing of another version", "text": "hello"}, deadline_s=10)
     until(lambda: not alive(pid))
+    link.close()
 
 
 def test_a_model_that_cannot_be_had_is_reported_to_every_caller(site: Site) -> None:
-    worker = site.data_dir / "workers" / "embed"
+    worker = site.data_dir / "workers" / "embed-hashing"
     link = Link(worker, "perdure.worker.embed", {"kind": "none", "threads": 1, "idle_s": 60})
     for _ in range(2):
         with pytest.raises(Unavailable, match="no model of kind 'none'"):
@@ -239,7 +251,7 @@ def test_a_model_that_cannot_be_had_is_reported_to_every_caller(site: Site) -> N
 def test_folder_and_socket_are_closed_to_other_users(site: Site, data_dir: Path) -> None:
     client = site.embed()
     client.embed_query("hello")
-    folder = data_dir / "workers" / "embed"
+    folder = data_dir / "workers" / "embed-hashing"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in folder.iterdir()} == {0}
 
@@ -280,7 +292,9 @@ def test_the_log_holds_nothing_that_was_asked(site: Site, data_dir: Path) -> Non
         index.upsert("xyzzy", [2], unit_vectors(1)[:, :8])
     stop(embed, signal.SIGTERM)
     stop(index, signal.SIGTERM)
-    logs = "".join((data_dir / "workers" / name / "log").read_text(encoding="utf-8") for name in ("embed", "index"))
+    logs = "".join(
+        (data_dir / "workers" / name / "log").read_text(encoding="utf-8") for name in ("embed-hashing", "index")
+    )
     assert "ends: it was told to stop" in logs
     assert "xyzzy" not in logs
 
@@ -314,12 +328,6 @@ def test_a_later_vector_and_a_deletion_win_over_what_chroma_holds(filled: IndexC
     assert sorted(held) == [3, 5]
     assert np.allclose(held[3], moved[0], atol=1e-6)
     assert 4 not in [id for id, _ in filled.query("notes", vectors[4], 1200)]
-
-
-def test_a_dropped_collection_is_empty(filled: IndexClient) -> None:
-    filled.upsert("notes", [5000], unit_vectors(1, seed=9))
-    filled.drop("notes")
-    assert filled.query("notes", unit_vectors(1)[0], 5) == []
 
 
 def test_another_process_finds_what_this_one_wrote(site: Site, data_dir: Path) -> None:

@@ -10,17 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perdure.embedders import open_embedder
 from perdure.errors import Unavailable
-from perdure.generations import Generations
+from perdure.generations import Indexes
 from perdure.indexer import Indexer
+from perdure.models import Models
 from perdure.service import Core, Service
 from perdure.settings import Settings
 from perdure.store import Database, FairLock
 from perdure.workspace import Workspace
 
 if TYPE_CHECKING:
-    from perdure.worker import EmbedClient, IndexClient
+    from perdure.worker import IndexClient
 
 EMBEDDING_THREADS = 8  # questions that may wait for their vector at once
 
@@ -38,17 +38,10 @@ def open_service(settings: Settings) -> Generator[Service]:
             f"The data directory {directory} cannot be made: {exc.strerror}. Set PERDURE_DATA_DIR."
         ) from exc
     database = Database(directory)
-    embed_worker, index_worker = _embed_worker(settings), _index_worker(settings)
-    embedder = embed_worker or open_embedder(settings.embedder)
-    index = Generations(database, index_worker, deadline_s=settings.index.deadline_s) if index_worker else None
+    models = Models(directory, settings.embedder)
+    index = _indexes(database, settings)
     indexer = Indexer(
-        database,
-        embedder,
-        index,
-        settings.index,
-        directory=directory,
-        default_namespace=settings.namespace,
-        workers=[worker for worker in (embed_worker, index_worker) if worker is not None],
+        database, models, index, settings.index, directory=directory, default_namespace=settings.namespace
     )
     pool = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed")
     service = Service(
@@ -59,26 +52,22 @@ def open_service(settings: Settings) -> Generator[Service]:
         yield service
     finally:
         service.close()
-        for part in (embedder, index_worker):
-            if part is not None:
-                part.close()
+        models.close()
+        if index is not None:
+            index.close()
 
 
-def _embed_worker(settings: Settings) -> EmbedClient | None:
-    if settings.embedder.kind != "local":
-        return None
-    from perdure.worker import EmbedClient
-
-    return EmbedClient(settings.data_dir, settings.embedder)
-
-
-def _index_worker(settings: Settings) -> IndexClient | None:
+def _indexes(database: Database, settings: Settings) -> Indexes | None:
     # Without an embedder there is nothing to search by.
     if settings.index.kind == "none" or settings.embedder.kind == "none":
         return None
-    from perdure.worker import IndexClient
 
-    return IndexClient(settings.data_dir, settings.index)
+    def client_of(model: int) -> IndexClient:
+        from perdure.worker import IndexClient
+
+        return IndexClient(settings.data_dir, settings.index, model=model)
+
+    return Indexes(database, client_of, deadline_s=settings.index.deadline_s)
 
 
 def _workspaces(directory: Path) -> Callable[[str], Workspace]:

@@ -1,4 +1,4 @@
-"""The index of the generation in force: opened, asked, fed, audited, and given up for the next one when it is lost."""
+"""The index of each model: opened, asked, fed, audited, and given up for its next generation when it is lost."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,10 @@ from perdure.embedders import Matrix, Vector
 from perdure.errors import Unavailable
 from perdure.indexes import IndexLost, VectorIndex
 from perdure.store import Database, vectors
+from perdure.store.vectors import Model
+
+if TYPE_CHECKING:
+    from perdure.worker import IndexClient
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +29,7 @@ OPEN_S = 20.0  # the sweep waits for a worker that starts and checks its files; 
 
 
 class Generations:
-    """One process's view of the index. Thread-safe. `trouble` says why the last question got no answer, or is None."""
+    """One process's view of one model's index. Thread-safe. `trouble`: why the last question got no answer, or None."""
 
     def __init__(self, database: Database, index: VectorIndex, *, deadline_s: float) -> None:
         self._database = database
@@ -39,52 +44,49 @@ class Generations:
     def rests(self) -> bool:
         return time.monotonic() < self._rests_until
 
-    def open(self, state: vectors.IndexState, *, deadline_s: float = OPEN_S) -> bool:
-        """Open the generation of `state`; False if that fails, or if it is lost and a new one had to begin."""
-        if self.opened == state.token:
+    def open(self, model: Model, *, deadline_s: float = OPEN_S) -> bool:
+        """Open the generation of `model`; False if that fails, or if it is lost and a new one had to begin."""
+        if self.opened == model.token:
             return True
         if not self._lock.acquire(timeout=deadline_s):
             self.trouble = "it is being opened"
             return False
         try:
-            whole = self._index.open(state.token, deadline_s=deadline_s)
+            whole = self._index.open(model.token, deadline_s=deadline_s)
         except Unavailable as exc:
-            self._failed(exc, state.generation)
+            self._failed(exc, model)
             return False
         finally:
             self._lock.release()
         if not whole:
             with self._database.read() as tx:
-                lost = bool(vectors.indexed(tx, state.generation))
+                lost = bool(vectors.indexed(tx, model))
             if lost:
-                self.begin(state.generation, "the index lost its vectors")
+                self.begin(model, "the index lost its vectors")
                 return False
-        self.opened = state.token
+        self.opened = model.token
         return True
 
-    def nearest(
-        self, namespace: str, vector: Vector, k: int, *, model: str, state: vectors.IndexState
-    ) -> list[tuple[int, float]] | None:
+    def nearest(self, namespace: str, vector: Vector, k: int, model: Model) -> list[tuple[int, float]] | None:
         """Return up to k (chunk id, cosine), best first; None if the index does not answer within its deadline."""
-        if self.rests or not self.open(state, deadline_s=self._deadline_s):
+        if self.rests or not self.open(model, deadline_s=self._deadline_s):
             return None
         try:
             found = self._index.query(collection(namespace, model), vector, k)
         except Unavailable as exc:
-            self._failed(exc, state.generation)
+            self._failed(exc, model)
             return None
         self.trouble = None
         return found
 
     def apply(
         self,
-        state: vectors.IndexState,
-        model: str,
+        model: Model,
         new: Sequence[tuple[str, list[int], Matrix]],
         dead: Mapping[str, list[int]],
     ) -> bool:
         """Give the index new chunks and take dead ones out; False if it could not be opened. Raises Unavailable."""
-        if not self.open(state):
+        if not self.open(model):
             return False
         try:
             for namespace, ids, made in new:
@@ -92,34 +94,33 @@ class Generations:
             for namespace, ids in dead.items():
                 self._index.delete(collection(namespace, model), ids)
         except Unavailable as exc:
-            self._failed(exc, state.generation)
+            self._failed(exc, model)
             raise
         self.trouble, self._rests_until = None, 0.0
         return True
 
-    def begin(self, after: int, why: str) -> None:
-        """Give up generation `after` for the next one, which is fed from SQL."""
+    def begin(self, model: Model, why: str) -> None:
+        """Give up the generation of `model` for the next one, which is fed from SQL."""
         with self._database.write() as tx:
-            state = vectors.new_generation(tx, after)
+            generation = vectors.new_generation(tx, model.id, model.generation).generation
         self.opened = None
         self.trouble = "it is being rebuilt"
-        log.warning("index generation %d begins: %s", state.generation, why)
+        log.warning("index generation %d begins: %s", generation, why)
 
-    def audit(self, model: str, stopped: Callable[[], bool]) -> None:
+    def audit(self, model: Model, stopped: Callable[[], bool]) -> None:
         """Compare what the index holds with SQL. A count proves nothing: Chroma counts vectors it cannot find."""
         with self._database.read() as tx:
-            state = vectors.state(tx)
-            groups = vectors.indexed(tx, state.generation)
-        for namespace, _ in groups:
+            namespaces = vectors.indexed(tx, model)
+        for namespace in namespaces:
             after = 0
             while not stopped():
                 with self._database.read() as tx:
-                    ids, truth = vectors.indexed_after(tx, namespace, state.generation, after, AUDIT_BATCH)
+                    ids, truth = vectors.indexed_after(tx, namespace, model, after, AUDIT_BATCH)
                 if not ids:
                     break
                 after = ids[-1]
                 if (problem := self._compare(collection(namespace, model), ids, truth)) is not None:
-                    self.begin(state.generation, problem)
+                    self.begin(model, problem)
                     return
 
     def _compare(self, name: str, ids: Sequence[int], truth: Matrix) -> str | None:
@@ -138,14 +139,63 @@ class Generations:
         )
         return f"the audit found {wrong} of {len(ids)} vectors changed" if wrong else None
 
-    def _failed(self, exc: Unavailable, generation: int) -> None:
+    def _failed(self, exc: Unavailable, model: Model) -> None:
         self.trouble = str(exc)
         self._rests_until = time.monotonic() + REST_S
         self.opened = None  # the sweep opens it again, and so learns what it lost
         if isinstance(exc, IndexLost):
-            self.begin(generation, str(exc))
+            self.begin(model, str(exc))
 
 
-def collection(namespace: str, model: str) -> str:
+class Indexes:
+    """The index of each model, in a worker of its own: building one does not slow the other. Thread-safe."""
+
+    def __init__(self, database: Database, client_of: Callable[[int], IndexClient], *, deadline_s: float) -> None:
+        """`client_of` gives the client of a model's index and touches nothing."""
+        self._database = database
+        self._client_of = client_of
+        self._deadline_s = deadline_s
+        self._lock = threading.Lock()
+        self._known: dict[int, tuple[IndexClient, Generations]] = {}
+        self.trouble: str | None = None  # why the last question got no answer
+
+    def of(self, model: int) -> Generations:
+        return self._get(model)[1]
+
+    def client(self, model: int) -> IndexClient:
+        return self._get(model)[0]
+
+    def nearest(
+        self, namespace: str, vector: Vector, k: int, *, model: int, state: vectors.IndexState
+    ) -> list[tuple[int, float]] | None:
+        """Return up to k (chunk id, cosine), best first; None if the model's index does not answer in time."""
+        if state.model != model:
+            self.trouble = "another model came into force"
+            return None
+        index = self.of(model)
+        found = index.nearest(namespace, vector, k, state.in_force)
+        self.trouble = index.trouble
+        return found
+
+    def discard(self, model: int) -> None:
+        """End the index of a model out of use and remove its files."""
+        self.client(model).discard()
+        with self._lock:
+            self._known.pop(model, None)
+
+    def close(self) -> None:
+        with self._lock:
+            for client, _ in self._known.values():
+                client.close()
+
+    def _get(self, model: int) -> tuple[IndexClient, Generations]:
+        with self._lock:
+            if model not in self._known:
+                client = self._client_of(model)
+                self._known[model] = (client, Generations(self._database, client, deadline_s=self._deadline_s))
+            return self._known[model]
+
+
+def collection(namespace: str, model: Model) -> str:
     """Return the index's name for the vectors of a namespace by a model; opaque, as the index need know neither."""
-    return "c" + hashlib.sha256(f"{namespace}\0{model}".encode()).hexdigest()[:40]
+    return "c" + hashlib.sha256(f"{namespace}\0{model.name}".encode()).hexdigest()[:40]

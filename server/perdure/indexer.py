@@ -11,25 +11,34 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from perdure.embedders import Embedder, Matrix, Vector
+from perdure.build import Build
+from perdure.embedders import Embedder, Vector
 from perdure.errors import Unavailable
-from perdure.generations import Generations
+from perdure.generations import Indexes
+from perdure.models import Models
+from perdure.pending import Made, Pending
 from perdure.settings import IndexSettings
-from perdure.store import Database, Reader, reader_of, vectors
-
-if TYPE_CHECKING:
-    from perdure.worker import WorkerClient
+from perdure.store import Database, reader_of, vectors
+from perdure.store.vectors import IndexState, Model
 
 log = logging.getLogger(__name__)
 
-EMBED_BATCH = 128  # texts between two commits of vectors; smaller ones leave the model waiting for the database
-SWEEP_DEADLINE_S = 30.0  # nobody waits for the sweep, and a slow endpoint must not leave a memory pending for ever
-INDEX_BATCH = 200  # vectors a call to the index
 IDLE_POLL_S = 0.5  # how soon the sweeping process notices another process's write
+REMOVING_S = 0.02  # between two batches of vectors out of use: writers go first
 RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # waits after failures in a row
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question, the model that was asked for its vector, and the vector if it came in time."""
+
+    text: str
+    model: int
+    vector: Vector | None
 
 
 class Indexer:
@@ -38,26 +47,25 @@ class Indexer:
     def __init__(
         self,
         database: Database,
-        embedder: Embedder | None,
-        index: Generations | None,
+        models: Models,
+        index: Indexes | None,
         settings: IndexSettings,
         *,
         directory: Path,
         default_namespace: str,
-        workers: Sequence[WorkerClient],
     ) -> None:
-        """`workers` are those of `embedder` and `index` that are processes of their own."""
         self._database = database
-        self._embedder = embedder
+        self._models = models
         self.index = index
-        self._settings = settings
         self._lock_path = directory / "indexer.lock"
-        self._default_namespace = default_namespace
-        self._workers = workers
+        self._pending, beside = (
+            Pending(database, models, index, settings, default_namespace=default_namespace) for _ in range(2)
+        )
+        self.build = Build(database, models, index, beside, directory=directory)
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._failures = 0
+        self._threads: list[threading.Thread] = []
+        self._seen: IndexState | None = None  # as of the last call that read it
         self.lone_writes = 0  # whose vectors are on their way; the sweep leaves them to themselves
         self._serving = False  # a command that only looks at history need not start the index
         self.embedder_trouble: str | None = None
@@ -66,92 +74,144 @@ class Indexer:
         """Start what answers slowly the first time, without waiting for it: this process is here to serve."""
         self._serving = True
         self.wake()
-        for worker in self._workers:
-            worker.warm_up()
+        self._begin(self._run_build, "build")
+        try:
+            state = self.state()
+        except Unavailable as exc:
+            log.warning("the vectors wait: %s", exc)
+            return
+        if self.embedder is None:
+            return
+        if (hint := self.hint(state)) is not None:
+            log.warning("%s", hint)
+        for embedder in self._models.workers([state.in_force]):
+            embedder.warm_up()
+        if self.index is not None:
+            self.index.client(state.model).warm_up()
 
-    def workers(self) -> list[dict[str, Any]]:  # Any: JSON values for status
-        """Return what is known of the worker processes, starting none."""
-        return [worker.info() for worker in self._workers]
+    def workers(self, state: IndexState) -> list[dict[str, Any]]:  # Any: JSON values for status
+        """Return what is known of the worker processes that have to do with these models, starting none."""
+        indexes = [self.index.client(model.id) for model in state.models] if self.index is not None else []
+        return [worker.info() for worker in (*self._models.workers(state.models), *indexes)]
 
     # --- the model in force
 
     @property
     def embedder(self) -> Embedder | None:
-        return self._embedder
+        """What answers questions, or what the settings name while that cannot be had; None for words only."""
+        own = self._models.own
+        if own is None or self._seen is None:
+            return own
+        try:
+            return self._models.of(self._seen.in_force)
+        except Unavailable:
+            return own
 
-    def comparable(self, state: vectors.IndexState) -> str | None:
-        """Return the model whose stored vectors this process may compare with, None for words only.
+    def state(self) -> IndexState:
+        """Return which models there are. The first one of a store is named after this process's settings."""
+        with self._database.read() as tx:
+            state = vectors.state(tx)
+        own = self._models.own
+        if state.in_force.name is None and own is not None:
+            with self._database.write() as tx:
+                vectors.name_model(tx, state.model, own.id, self._models.recipe)
+                state = vectors.state(reader_of(tx))
+        self._seen = state
+        return state
 
-        `embedder_trouble` says why not, if a model is configured.
+    def trouble(self, state: IndexState) -> str | None:
+        """Return why there are no vectors of the model in force from here, as far as that is known."""
+        if self._models.own is not None:
+            try:
+                self._models.of(state.in_force)
+            except Unavailable as exc:
+                return str(exc)
+        return self.embedder_trouble
+
+    def hint(self, state: IndexState) -> str | None:
+        """Return what to do where the settings name another model than the one in force."""
+        own = self._models.own
+        if own is None or self._models.is_own(state.in_force):
+            return None
+        if state.next is not None and self._models.is_own(state.next):
+            return f"{state.in_force.name} answers until the vectors of {own.id} are complete"
+        return (
+            f"the settings name {own.id}, and {state.in_force.name} answers; `perdure reindex` builds the vectors of"
+            f" {own.id} beside it and then puts it in its place"
+        )
+
+    def comparable(self, asked: Asked | None, state: IndexState) -> Vector | None:
+        """Return the question's vector if it may be compared with those in force, asking again if another model did it.
+
+        If it is None, `embedder_trouble` says why, where there is an embedder.
         """
-        if self._embedder is None:
+        self._seen = state
+        if asked is None:
+            return None
+        model = state.in_force
+        vector = asked.vector if asked.model == model.id else self._ask(model, asked.text)().vector
+        if vector is not None and model.dimensions not in (None, len(vector)):
+            # The settings' endpoint serves another model of the same name, as its answer shows: ask the one in force.
+            vector = self._ask(model, asked.text)().vector
+        if vector is None:
             return None
         try:
-            mine = self._embedder.id
+            model.check_size(len(vector))
         except Unavailable as exc:
             self.embedder_trouble = str(exc)
             return None
-        if state.model is not None and state.model != mine:
-            self.embedder_trouble = (
-                f"the stored vectors were made by {state.model} and the settings name {mine};"
-                " `perdure reindex` makes them anew"
-            )
-            return None
-        return mine
-
-    def model(self) -> str | None:
-        """Return the model in force if it is this process's, putting it in force if none is yet."""
-        with self._database.read() as tx:
-            state = vectors.state(tx)
-        mine = self.comparable(state)
-        if mine is not None and state.model is None:
-            with self._database.write() as tx:
-                state = vectors.state(reader_of(tx))
-                if state.model is None:
-                    vectors.set_model(tx, mine)
-                else:
-                    mine = self.comparable(state)
-        return mine
+        return vector
 
     # --- embedding
 
-    def begin_query(self, text: str) -> Callable[[], Vector | None]:
-        """Begin to embed a question and return what ends it: the vector, or None within the embedder's deadline.
-
-        `embedder_trouble` then says why.
-        """
-        if self._embedder is None:
+    def begin_query(self, text: str) -> Callable[[], Asked | None]:
+        """Begin to embed a question and return what ends it, within the embedder's deadline; None for words only."""
+        if self._models.own is None:
             return lambda: None
-        finish = self._embedder.begin_query(text)
+        if self._seen is None:
+            with self._database.read() as tx:
+                self._seen = vectors.state(tx)
+        return self._ask(self._seen.in_force, text)
 
-        def finished() -> Vector | None:
+    def _ask(self, model: Model, text: str) -> Callable[[], Asked]:
+        try:
+            finish = self._models.of(model).begin_query(text)
+        except Unavailable as exc:
+            self.embedder_trouble = str(exc)
+            return lambda: Asked(text, model.id, None)
+
+        def finished() -> Asked:
             try:
                 vector = finish()
             except Unavailable as exc:
                 self.embedder_trouble = str(exc)
-                return None
+                return Asked(text, model.id, None)
             self.embedder_trouble = None
-            return vector
+            return Asked(text, model.id, vector)
 
         return finished
 
-    def embed_documents(self, texts: Sequence[str], *, deadline_s: float | None = None) -> Matrix | None:
+    def embed_documents(self, texts: Sequence[str]) -> Made | None:
         """Return one vector per text, or None if that must wait for the sweep; `embedder_trouble` then says why."""
-        if self._embedder is None:
+        if self._models.own is None:
             return None
         try:
-            made = self._embedder.embed_documents(texts, deadline_s=deadline_s)
+            model = self.state().in_force
+            made = self._models.of(model).embed_documents(texts)
         except Unavailable as exc:
             self.embedder_trouble = str(exc)
             return None
         self.embedder_trouble = None
-        return made
+        return Made(model.id, made)
 
-    def store(self, chunk_ids: Sequence[int], made: Matrix, *, model: str) -> bool:
-        """Keep the vectors of committed chunks, if `model` is still in force; False if they cannot be kept now."""
+    def store(self, chunk_ids: Sequence[int], made: Made) -> bool:
+        """Keep the vectors of committed chunks, if their model is still in force; False if that is not so."""
         try:
             with self._database.write_derived() as tx:
-                vectors.put_embeddings(tx, chunk_ids, made, model=model)
+                model = vectors.state(reader_of(tx)).in_force
+                if model.id != made.model:
+                    return False
+                vectors.put_embeddings(tx, model.id, chunk_ids, made.vectors, self._models.recipe_of(model))
         except Unavailable as exc:
             self.embedder_trouble = str(exc)
             return False
@@ -162,8 +222,7 @@ class Indexer:
 
     def start(self) -> None:
         """Begin sweeping in the background."""
-        self._thread = threading.Thread(target=self._run, daemon=True, name="indexer")
-        self._thread.start()
+        self._begin(self._run, "indexer")
 
     def wake(self) -> None:
         """Tell the sweep that something was committed."""
@@ -172,13 +231,18 @@ class Indexer:
     def close(self) -> None:
         self._stop.set()
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(timeout=0.5)
+        for thread in self._threads:
+            thread.join(timeout=0.5)
+
+    def _begin(self, run: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=run, daemon=True, name=name)
+        self._threads.append(thread)
+        thread.start()
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            if self.model() is None:
-                self._stop.wait(IDLE_POLL_S)  # another process may hold the model in force: the sweep is its work
+            if self._to_sweep() is None:
+                self._stop.wait(IDLE_POLL_S)  # another process may open the model in force: the sweep is its work
                 continue
             fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -192,120 +256,116 @@ class Indexer:
             finally:
                 os.close(fd)
 
+    def _run_build(self) -> None:
+        while not self._stop.is_set():
+            try:
+                worked = self.build.step()
+                removed = not worked and self.build.remove_retired()
+                if not worked and not removed and (state := self._seen) is not None:
+                    self._models.rest(state.models)
+                pause_s = 0.0 if worked else REMOVING_S if removed else _pause(self.build.failures)
+            except Exception:  # as above
+                log.exception("the change of the model failed and goes on")
+                pause_s = RETRY_S[-1]
+            self._stop.wait(pause_s)
+
+    def _to_sweep(self) -> Model | None:
+        """Return the model in force if this process can embed for it."""
+        if self._models.own is None:
+            return None
+        try:
+            model = self.state().in_force
+            self._models.of(model)
+        except Unavailable as exc:
+            self.embedder_trouble = str(exc)
+            return None
+        return model
+
     def _audit_then_sweep(self) -> None:
         audited: str | None = None
-        while not self._stop.is_set() and self.model() is not None:
+        while not self._stop.is_set() and (model := self._to_sweep()) is not None:
             self._wake.clear()
-            worked = self.sweep()
+            worked = self._sweep(model)
             audited = self._look_after_index(audited)
             if not worked:
-                self._wake.wait(IDLE_POLL_S if self._failures == 0 else RETRY_S[min(self._failures, len(RETRY_S)) - 1])
+                self._wake.wait(_pause(self._pending.failures))
 
-    def sweep(self) -> bool:
-        """Do one batch of each kind of pending work; False when there was none, or it failed and must wait."""
-        try:
-            embedded = self._embed_pending()
-            indexed = self._index_pending()
-        except Unavailable as exc:
-            self._failures += 1
-            log.warning("pending work waits: %s", exc)
-            return False
-        return embedded or indexed
-
-    def _embed_pending(self) -> bool:
-        if self.lone_writes:
-            return False
-        with self._database.read() as tx:
-            waiting = vectors.pending(tx, EMBED_BATCH)
-        if not waiting or (model := self.model()) is None:
-            return False
-        ids = [chunk.id for chunk in waiting]
-        made = self.embed_documents([chunk.text() for chunk in waiting], deadline_s=SWEEP_DEADLINE_S)
-        if made is None:
-            self._failures += 1
-            with self._database.write_derived() as tx:
-                vectors.note_failure(tx, ids)
-            return False
-        if not self.store(ids, made, model=model):
-            self._failures += 1
-            return False
-        self._failures = 0
-        return True
-
-    def _index_pending(self) -> bool:
-        if self.index is None or (model := self.model()) is None:
-            return False
-        with self._database.read() as tx:
-            state = vectors.state(tx)
-            new = vectors.not_indexed(
-                tx,
-                state.generation,
-                min_chunks=self._settings.min_chunks,
-                always=self._default_namespace,
-                limit=INDEX_BATCH,
-            )
-            dead = vectors.tombstones(tx, INDEX_BATCH)
-        if not (new or dead) or not self.index.apply(state, model, new, dead):
-            return False
-        with self._database.write_derived() as tx:
-            for _, ids, _ in new:
-                vectors.mark_indexed(tx, ids, state.generation)
-            for ids in dead.values():
-                vectors.bury(tx, ids)
-        return True
+    def _sweep(self, model: Model) -> bool:
+        worked = self._pending.work(model, embed=not self.lone_writes)
+        if self._pending.trouble is not None:
+            self.embedder_trouble = self._pending.trouble
+        return worked
 
     def _look_after_index(self, audited: str | None) -> str | None:
         """Open the index before somebody asks, and audit each generation once; returns the last one audited."""
-        if self.index is None or self._embedder is None:
+        if self.index is None:
             return audited
-        if self._serving and self.index.opened is None and not self.index.rests:
-            with self._database.read() as tx:
-                state = vectors.state(tx)
-            self.index.open(state)
-        opened = self.index.opened
-        if opened is not None and opened != audited and (model := self.model()) is not None:
-            self.index.audit(model, self._stop.is_set)
-        return opened or audited
+        model = self.state().in_force
+        index = self.index.of(model.id)
+        if self._serving and index.opened is None and not index.rests:
+            index.open(model)
+        if index.opened is not None and index.opened != audited and index.opened == model.token:
+            index.audit(model, self._stop.is_set)
+        return index.opened or audited
 
     # --- rebuilding on demand
 
     def rebuild(self, progress: Callable[[int, int], None]) -> int:
-        """Make the index anew from SQL, and the vectors too if the settings name another model; return the chunks done.
+        """Make the index anew from SQL, or another model's vectors and index from the text, if the settings name one.
 
-        Calls progress(done, total).
+        Calls progress(done, total); returns the total. Raises Unavailable; another call goes on where this one stopped.
         """
-        if self._embedder is None:
-            raise Unavailable("embedder.kind is none: there are no vectors to rebuild. Choose local or openai.")
-        mine = self._embedder.id
-        made = self.embed_documents(["a probe of the size"])
+        self.state()
+        total = self._build(progress) if self.build.begin() else self._rebuild_index(progress)
+        while self.build.any_retired() and not self._stop.is_set():
+            if not self.build.remove_retired():
+                self._stop.wait(0.1)
+        return total
+
+    def _build(self, progress: Callable[[int, int], None]) -> int:
+        total = 0
+        while not self._stop.is_set():
+            with self._database.read() as tx:
+                at = self.build.progress(tx)
+            if at is None:
+                if self.hint(self.state()) is not None:
+                    raise Unavailable("Another process gave this build up. Run `perdure reindex` again.")
+                break
+            total = at.total
+            progress(at.done, total)
+            if not self.build.step():
+                if self.build.failures > len(RETRY_S):
+                    raise Unavailable(
+                        f"{self.build.trouble or 'the vector index does not answer'}. {at.done} of {total} are done;"
+                        " `perdure reindex` goes on from there, and the former model answers until then."
+                    )
+                self._stop.wait(0.1)
+        progress(total, total)
+        return total
+
+    def _rebuild_index(self, progress: Callable[[int, int], None]) -> int:
         with self._database.write() as tx:
-            state = vectors.state(reader_of(tx))
-            if state.model != mine or (made is not None and state.dimensions not in (None, made.shape[1])):
-                vectors.set_model(tx, mine)
-            vectors.new_generation(tx, state.generation)
-        self._wake.set()
-        with self._database.read() as tx:
-            total = remaining = self._remaining(tx)
-        while remaining and not self._stop.is_set():
+            model = vectors.state(reader_of(tx)).in_force
+            vectors.new_generation(tx, model.id, model.generation)
+        self.wake()
+        total = 0
+        while not self._stop.is_set():
+            with self._database.read() as tx:
+                model = vectors.state(tx).in_force
+                remaining = self._pending.left(tx, model)
+            total = max(total, remaining)
             progress(total - remaining, total)
+            if not remaining:
+                break
             # Not left to whoever sweeps, which may be stopped: work done twice does no harm.
-            if not self.sweep():
-                if self.embedder_trouble is not None and self._failures > len(RETRY_S):
+            if not self._sweep(model):
+                if self.embedder_trouble is not None and self._pending.failures > len(RETRY_S):
                     raise Unavailable(
                         f"{self.embedder_trouble}. {remaining} chunks stay pending and are found by words."
                     )
                 self._stop.wait(0.1)
-            with self._database.read() as tx:
-                remaining = self._remaining(tx)
-                total = max(total, remaining)
-        progress(total, total)
         return total
 
-    def _remaining(self, tx: Reader) -> int:
-        waiting = vectors.count_all_pending(tx)
-        if self.index is None:
-            return waiting
-        state = vectors.state(tx)
-        return waiting + vectors.count_not_indexed(
-            tx, state.generation, min_chunks=self._settings.min_chunks, always=self._default_namespace
-        )
+
+def _pause(failures: int) -> float:
+    return RETRY_S[min(failures, len(RETRY_S)) - 1] if failures else IDLE_POLL_S

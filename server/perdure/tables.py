@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Index, LargeBinary, Text, text
+from sqlalchemy import Column, Index, Integer, LargeBinary, Text, text
 from sqlmodel import Field, SQLModel
 
 EMBEDDING_PENDING = text("embedding IS NULL AND deleted = 0")
@@ -156,18 +156,20 @@ class AuthorRow(SQLModel, table=True):
 
 
 class ChunkRow(SQLModel, table=True):
-    """The piece of a passage that is embedded: characters `start` to `end` of its text.
+    """The piece of a passage that one model embeds: characters `start` to `end` of its text.
 
-    `embedding` is float32, little-endian, unit length, made by `model`; NULL while pending. `generation` is the newest
-    generation of the index that holds it, 0 for none. A deleted chunk stays as a tombstone until the index dropped it.
+    `model` is that of a ModelRow; while a model is built beside the one in force, each piece stands here twice.
+    `embedding` is float32, little-endian, of unit length; NULL while pending. `generation` is the newest generation of
+    the model's index that holds it, 0 for none. `attempts` counts how often the model refused it. A deleted chunk stays
+    as a tombstone until the index dropped it.
     """
 
     __tablename__ = "chunk"  # pyright: ignore[reportAssignmentType]
     __table_args__ = (
-        Index("chunk_by_passage", "passage_id"),
-        Index("chunk_by_generation", "namespace", "generation"),
-        Index("chunk_pending", "id", sqlite_where=EMBEDDING_PENDING),
-        Index("chunk_tombstone", "id", sqlite_where=TOMBSTONE),
+        Index("chunk_by_passage", "passage_id", "model"),
+        Index("chunk_by_generation", "model", "namespace", "generation"),
+        Index("chunk_pending", "model", "attempts", "id", sqlite_where=EMBEDDING_PENDING),
+        Index("chunk_tombstone", "model", "id", sqlite_where=TOMBSTONE),
         {"sqlite_autoincrement": True},
     )
 
@@ -176,7 +178,7 @@ class ChunkRow(SQLModel, table=True):
     passage_id: int | None = None
     start: int
     end: int
-    model: str | None = None
+    model: int = Field(sa_column=Column(Integer, nullable=False, server_default="1"))
     embedding: bytes | None = Field(default=None, sa_column=Column(LargeBinary))
     generation: int = 0
     attempts: int = 0
@@ -196,13 +198,32 @@ class IdempotencyRow(SQLModel, table=True):
     at: str
 
 
+class ModelRow(SQLModel, table=True):
+    """What makes vectors. Those of two rows are never compared, even if both bear the same name.
+
+    `name` is the embedder's id, NULL until the first embedder of the store said it; `dimensions` is NULL until the
+    first vector. `settings` is JSON that says how to open it again, without secrets. `generation` and `token` are those
+    of its index. `enlisted` says that each piece stands in chunk for it, `retired_at` since when it is out of use.
+    """
+
+    __tablename__ = "model"  # pyright: ignore[reportAssignmentType]
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: int | None = Field(default=None, primary_key=True)
+    name: str | None = None
+    dimensions: int | None = None
+    settings: str | None = Field(default=None, sa_column=Column(Text))
+    generation: int = 1
+    token: str
+    enlisted: bool = False
+    retired_at: str | None = None
+
+
 class IndexStateRow(SQLModel, table=True):
-    """Which vectors are in force: the model that makes them and the generation of the index that holds them."""
+    """Which vectors are in force: the model that answers, and the one that is built beside it, if any."""
 
     __tablename__ = "index_state"  # pyright: ignore[reportAssignmentType]
 
     id: int = Field(default=1, primary_key=True)
-    model: str | None = None
-    dimensions: int | None = None
-    generation: int = 1
-    token: str
+    model: int = Field(foreign_key="model.id")
+    next_model: int | None = Field(default=None, foreign_key="model.id")

@@ -288,9 +288,16 @@ def status(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command()
 def reindex(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """Build the index of vectors again from what the database holds."""
+    """Build the index of vectors again from what the database holds; with another model in the settings, its vectors.
+
+    What answered before answers until all is done. Ctrl-C stops it, and the next call goes on from there.
+    """
     with session(ctx) as (service, caller), progress_bar("Indexing") as advance:
-        done = service.reindex(caller, advance)
+        try:
+            done = service.reindex(caller, advance)
+        except KeyboardInterrupt as exc:
+            note("\nStopped. What answered before still answers; `perdure reindex` goes on from here.")
+            raise typer.Exit(130) from exc
     show(done, as_json, show_mapping)
 
 

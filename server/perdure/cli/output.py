@@ -30,6 +30,7 @@ from perdure.types import (
 T = TypeVar("T")
 
 SHOW_PROGRESS_AFTER_S = 1.0
+A_LINE_EVERY_S = 2.0  # of progress, where no bar can move
 
 Advance = Callable[[int, int], None]
 """Called with (done, total) as work goes on."""
@@ -167,8 +168,22 @@ def _lines(values: dict[str, Any]) -> Generator[str]:  # Any: JSON
 
 @contextmanager
 def progress_bar(label: str, *, after_s: float = SHOW_PROGRESS_AFTER_S) -> Generator[Advance]:
-    """Give a function to call with (done, total); a bar appears on stderr once the work has taken `after_s`."""
+    """Give a function to call with (done, total), which shows it on stderr once the work has taken `after_s`.
+
+    That is a bar on a terminal, and elsewhere a line now and then.
+    """
     started = time.monotonic()
+    if not sys.stderr.isatty():
+        next_line = started + after_s
+
+        def say(done: int, total: int) -> None:
+            nonlocal next_line
+            if time.monotonic() > next_line:
+                note(f"{label}: {done:,} of {total:,}")
+                next_line = time.monotonic() + A_LINE_EVERY_S
+
+        yield say
+        return
     with ExitStack() as stack:
         bar: Any = None  # Any: Typer does not export the type of its progress bar
         shown = 0

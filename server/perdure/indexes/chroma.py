@@ -162,14 +162,6 @@ class Store:
             }
         return there
 
-    def drop(self, collection: str) -> None:
-        with self._writing, self._lock:
-            self.tail.drop(collection)
-            if self._collections.pop(collection, None) is not None:
-                self._client.delete_collection(collection)
-                self._seal.collections.discard(collection)
-                self._seal.write()
-
     def settle(self, n: int) -> int:
         """Move up to n pending vectors and deletions of one collection to Chroma; returns how many."""
         with self._writing:
@@ -265,9 +257,6 @@ class ChromaIndex:
 
     def fetch(self, collection: str, ids: Sequence[int], *, token: str) -> dict[int, Vector]:
         return self._do(token, lambda store: store.fetch(collection, ids))
-
-    def drop(self, collection: str, *, token: str) -> None:
-        self._do(token, lambda store: store.drop(collection))
 
     def pending(self) -> int:
         """Return how many operations are acknowledged and not in Chroma yet."""

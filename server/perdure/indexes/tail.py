@@ -204,9 +204,6 @@ class Tail:
     def delete(self, collection: str, ids: Sequence[int]) -> None:
         self._write({"op": "delete", "c": collection, "ids": list(ids)}, b"")
 
-    def drop(self, collection: str) -> None:
-        self._write({"op": "drop", "c": collection}, b"")
-
     def settled(self) -> None:
         """Shorten the log after something went to Chroma: to nothing if all did, to what is left if it grew large."""
         if not len(self):
@@ -235,7 +232,7 @@ class Tail:
             case "delete":
                 self.collections.setdefault(name, Pending(0)).delete(header["ids"])
             case _:
-                self.collections.pop(name, None)
+                raise TailDamaged
 
     def _rewrite(self) -> None:
         fresh = self._path.with_suffix(".new")

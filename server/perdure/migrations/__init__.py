@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from perdure.errors import Unavailable
 
-HEAD = "0001"
+HEAD = "0003"
 
 
 def schema_version(reader: sqlite3.Connection) -> str | None:

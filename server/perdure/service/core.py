@@ -44,9 +44,9 @@ class Samples:
     SIZE = 64  # measured: a floor from 64 vectors restored what scaling inside the candidates lost
 
     def __init__(self) -> None:
-        self._drawn: dict[tuple[str, str], tuple[int, Matrix]] = {}
+        self._drawn: dict[tuple[str, int], tuple[int, Matrix]] = {}
 
-    def get(self, reader: Reader, namespace: str, model: str, stored: int) -> Matrix | None:
+    def get(self, reader: Reader, namespace: str, model: int, stored: int) -> Matrix | None:
         """Return (n, dimensions) vectors, n up to 64, or None while the namespace has none."""
         before, sample = self._drawn.get((namespace, model), (0, None))
         if sample is None or stored >= 2 * before or len(sample) < min(self.SIZE, stored):
@@ -63,16 +63,16 @@ class Tails:
     KEPT_S = 1.0
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[float, int, list[int], Matrix]] = {}
+        self._kept: dict[str, tuple[float, tuple[int, int], list[int], Matrix]] = {}
 
     def search(
-        self, reader: Reader, namespace: str, generation: int, vector: Vector, k: int, *, model: str
+        self, reader: Reader, namespace: str, generation: int, vector: Vector, k: int, *, model: int
     ) -> list[tuple[int, float]]:
         """Return up to k (chunk id, cosine), best first, of what the generation lacks."""
-        read_at, of, ids, rows = self._kept.get(namespace, (float("-inf"), 0, [], EMPTY))
-        if of != generation or time.monotonic() - read_at > self.KEPT_S:
+        read_at, of, ids, rows = self._kept.get(namespace, (float("-inf"), (0, 0), [], EMPTY))
+        if of != (model, generation) or time.monotonic() - read_at > self.KEPT_S:
             ids, rows = vectors.not_held(reader, namespace, generation, model=model)
-            self._kept = {namespace: (time.monotonic(), generation, ids, rows)}
+            self._kept = {namespace: (time.monotonic(), (model, generation), ids, rows)}
         if not ids:
             return []
         scores = rows @ vector

@@ -26,18 +26,19 @@ class Upkeep(Part):
         caller.require("memory:read")
         core = self._core
         indexer = core.indexer
+        state = indexer.state()
+        answering = indexer.embedder
         with core.database.read() as tx:
-            state = vectors.state(tx)
             counts = passages.totals(tx, caller.namespace)
-            pending = passages.count_pending(tx, caller.namespace) if indexer.embedder is not None else 0
+            pending = passages.count_pending(tx, caller.namespace) if answering is not None else 0
             not_indexed = vectors.count_not_indexed(
                 tx,
-                state.generation,
+                state.in_force,
                 min_chunks=core.settings.index.min_chunks,
                 always=core.settings.namespace,
             )
+            building = indexer.build.progress(tx)
             schema = migrations.schema_version(tx)
-        model = indexer.model()
         return {
             "namespace": caller.namespace,
             "agent": caller.agent,
@@ -46,15 +47,17 @@ class Upkeep(Part):
             "pending": {"embedding": pending, "index": not_indexed if core.settings.index.kind != "none" else 0},
             "embedder": {
                 "kind": core.settings.embedder.kind,
-                "model": model or state.model,
-                "trouble": indexer.embedder_trouble or missing_model(core.settings.embedder),
+                "model": state.in_force.name,
+                "trouble": indexer.trouble(state) or missing_model(core.settings.embedder),
+                "hint": indexer.hint(state),
             },
+            **({"building": f"{building.model}: {building.done:,} of {building.total:,}"} if building else {}),
             "index": {
                 "kind": core.settings.index.kind,
                 "generation": state.generation,
-                "trouble": indexer.index.trouble if indexer.index else None,
+                "trouble": indexer.index.of(state.model).trouble if indexer.index else None,
             },
-            "workers": indexer.workers(),
+            "workers": indexer.workers(state),
             "versions": {
                 "perdure": __version__,
                 "schema": schema,
@@ -65,10 +68,14 @@ class Upkeep(Part):
         }
 
     def reindex(self, caller: Principal, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
-        """Make the index anew, and the vectors if the model changed. Calls progress(done, total)."""
+        """Make the index anew, or the vectors and the index of another model beside it if the settings name one.
+
+        Calls progress(done, total). What answered before answers until all is done.
+        """
         caller.require("memory:write")
         done = self._core.indexer.rebuild(progress or (lambda done, total: None))
-        return {"chunks": done, **self.status(caller)["index"]}
+        now = self.status(caller)
+        return {"chunks": done, "model": now["embedder"]["model"], **now["index"]}
 
     def close(self) -> None:
         """End the sweep and let go of the stores; what is pending stays pending."""

@@ -1,5 +1,5 @@
 """Every SQL statement: one file per noun. Functions take the open transaction and the namespace first."""
 
-from perdure.store.engine import Database, FairLock, Reader, new_token, reader_of
+from perdure.store.engine import Database, FairLock, Reader, reader_of
 
-__all__ = ["Database", "FairLock", "Reader", "new_token", "reader_of"]
+__all__ = ["Database", "FairLock", "Reader", "reader_of"]

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlmodel import Session
 
@@ -106,12 +106,7 @@ class Database:
 
     def _prepare(self) -> None:
         with self._write(full_sync=True) as session:
-            connection = session.connection()
-            migrations.upgrade(connection)
-            connection.execute(
-                text("INSERT OR IGNORE INTO index_state (id, generation, token) VALUES (1, 1, :token)"),
-                {"token": new_token(1)},
-            )
+            migrations.upgrade(session.connection())
 
     @contextlib.contextmanager
     def read(self) -> Generator[Reader]:

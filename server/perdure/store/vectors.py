@@ -1,4 +1,4 @@
-"""The vectors' way from pending to indexed: which chunks wait, what made them, which generation holds them."""
+"""The vectors' way from pending to indexed, model by model, and the change from one model to the next."""
 
 from __future__ import annotations
 
@@ -12,103 +12,263 @@ from sqlmodel import Session
 
 from perdure.embedders import Matrix
 from perdure.errors import Unavailable
-from perdure.store.engine import Reader, new_token
-from perdure.tables import IndexStateRow
+from perdure.store.engine import Reader, new_token, reader_of
+from perdure.tables import IndexStateRow, ModelRow
+
+SHORT_WORDS = 60  # of a turn that leans on the one before it
 
 
 @dataclass(frozen=True, slots=True)
 class PendingChunk:
-    """A chunk without an embedding: `content` is the whole text it is cut from, `author` who said it."""
+    """A chunk without an embedding: `content` is the whole text it is cut from, `author` who said it.
+
+    `before` and `author_before` are the turn before a turn, if both are short: what a short one says depends on it.
+    """
 
     id: int
+    attempts: int
     start: int
     end: int
     author: str | None
     content: str
+    author_before: str | None
+    before: str | None
 
     def text(self) -> str:
-        """Return what is embedded: never the bare text where the speaker is known (11 points on conversations)."""
+        """Return what is embedded: never the bare text where the speaker is known (11 points on conversations).
+
+        The turn before adds 2 points there, as much as a second vector with it would; before or after a long turn it
+        took 6 away.
+        """
         piece = self.content[self.start : self.end]
-        return f"{self.author}: {piece}" if self.author else piece
+        own = f"{self.author}: {piece}" if self.author else piece
+        return f"{self.author_before}: {self.before}\n{own}" if self.before else own
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What makes vectors, and the generation of the index that holds them. Two of them never share a vector."""
+
+    id: int
+    name: str | None  # the embedder's id; None until the first embedder of the store said it
+    dimensions: int | None  # of its vectors; None before the first
+    settings: str | None  # JSON, how to open it again; None if nobody wrote it down yet
+    generation: int
+    token: str
+    enlisted: bool  # each piece of text stands in chunk for it
+
+    def check_size(self, size: int) -> None:
+        """Raise Unavailable for vectors of another size: one name may stand for two models at two endpoints."""
+        if self.dimensions not in (None, size):
+            raise Unavailable(
+                f"the embedder gives vectors of {size} numbers and those stored have {self.dimensions};"
+                " `perdure reindex` makes them anew"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """Which model's vectors are in force (None before the first) and which generation of the index holds them."""
+    """Which model answers, and which one is built beside it."""
 
-    model: str | None
-    dimensions: int | None  # of its vectors; None before the first
-    generation: int
-    token: str
+    in_force: Model
+    next: Model | None
+
+    @property
+    def models(self) -> list[Model]:
+        return [self.in_force] if self.next is None else [self.in_force, self.next]
+
+    @property
+    def model(self) -> int:
+        return self.in_force.id
+
+    @property
+    def generation(self) -> int:
+        return self.in_force.generation
+
+
+MODEL = "m.id, m.name, m.dimensions, m.settings, m.generation, m.token, m.enlisted"
+IN_FORCE = "(SELECT model FROM index_state WHERE id = 1)"
 
 
 def state(reader: Reader) -> IndexState:
-    return IndexState(
-        *reader.execute("SELECT model, dimensions, generation, token FROM index_state WHERE id = 1").fetchone()
+    """Return the models in use."""
+    rows = reader.execute(
+        f"SELECT {MODEL} FROM index_state s JOIN model m ON m.id IN (s.model, s.next_model)"
+        " WHERE s.id = 1 ORDER BY m.id = s.model DESC"
     )
+    in_force, *beside = (Model(*row) for row in rows)
+    return IndexState(in_force, beside[0] if beside else None)
 
 
-def set_model(tx: Session, model: str) -> None:
-    """Write down whose vectors are in force. Vectors of another model are dropped, to be made again from the text."""
-    row = tx.get_one(IndexStateRow, 1)
-    row.model, row.dimensions = model, None
+def _model(row: ModelRow) -> Model:
+    assert row.id is not None
+    return Model(row.id, row.name, row.dimensions, row.settings, row.generation, row.token, row.enlisted)
+
+
+def name_model(tx: Session, model: int, name: str, settings: str) -> None:
+    """Write down what the model in force is called and how it is opened, unless somebody did already."""
     tx.connection().execute(
-        text("UPDATE chunk SET embedding = NULL, model = NULL, generation = 0, attempts = 0 WHERE model IS NOT NULL")
+        text("UPDATE model SET name = :name, settings = :settings WHERE id = :id AND name IS NULL"),
+        {"id": model, "name": name, "settings": settings},
     )
 
 
-def new_generation(tx: Session, after: int) -> IndexState:
-    """Start the generation that follows `after`; if another process already did, return what it began."""
-    row = tx.get_one(IndexStateRow, 1)
+def new_generation(tx: Session, model: int, after: int) -> Model:
+    """Start the generation of a model's index that follows `after`, unless another process already did."""
+    row = tx.get_one(ModelRow, model)
     if row.generation <= after:
         row.generation = after + 1
         row.token = new_token(row.generation)
         # Every tombstone was of an older generation, whose folder goes.
-        tx.connection().execute(text("DELETE FROM chunk WHERE deleted = 1"))
+        tx.connection().execute(text("DELETE FROM chunk WHERE deleted = 1 AND model = :model"), {"model": model})
         tx.flush()
-    return IndexState(row.model, row.dimensions, row.generation, row.token)
+    return _model(row)
+
+
+# --- a model beside the one in force
+
+
+def begin_model(tx: Session, name: str, dimensions: int, settings: str) -> Model:
+    """Have a model built beside the one in force; one that was begun before is given up."""
+    retire_next(tx)
+    row = ModelRow(name=name, dimensions=dimensions, settings=settings, token=new_token(1))
+    tx.add(row)
+    tx.flush()
+    tx.get_one(IndexStateRow, 1).next_model = row.id
+    tx.flush()
+    return _model(row)
+
+
+def retire_next(tx: Session) -> None:
+    """Give up the model that is built beside the one in force, if any."""
+    row = tx.get_one(IndexStateRow, 1)
+    if row.next_model is not None:
+        _retire(tx, row.next_model)
+        row.next_model = None
+        tx.flush()
+
+
+def switch(tx: Session) -> None:
+    """Put the model that was built beside the one in force in its place: one row, however much is stored."""
+    row = tx.get_one(IndexStateRow, 1)
+    assert row.next_model is not None
+    _retire(tx, row.model)
+    row.model, row.next_model = row.next_model, None
+    tx.flush()
+
+
+def _retire(tx: Session, model: int) -> None:
+    tx.connection().execute(
+        text("UPDATE model SET retired_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE id = :id"), {"id": model}
+    )
+
+
+def enlist(tx: Session, model: int, after: int, limit: int) -> int | None:
+    """Give the model its pieces of the next `limit` passages after the id `after`; return the last of them.
+
+    None when there are no more: from then on passages.add alone keeps both models' pieces in step.
+    """
+    reader = reader_of(tx)
+    page = reader.execute("SELECT id FROM passage WHERE id > ? ORDER BY id LIMIT ?", (after, limit)).fetchall()
+    if not page:
+        tx.get_one(ModelRow, model).enlisted = True
+        tx.flush()
+        return None
+    reader.execute(
+        'INSERT INTO chunk (namespace, passage_id, start, "end", model, generation, attempts, deleted)'
+        ' SELECT c.namespace, c.passage_id, c.start, c."end", :model, 0, 0, 0 FROM chunk c'
+        f" WHERE c.passage_id > :after AND c.passage_id <= :last AND c.model = {IN_FORCE}"
+        " AND NOT EXISTS (SELECT 1 FROM chunk n WHERE n.passage_id = c.passage_id AND n.model = :model)",
+        {"model": model, "after": after, "last": page[-1][0]},
+    )
+    return page[-1][0]
+
+
+def count_pieces(reader: Reader, model: int) -> int:
+    """Return how many pieces of text the model has, pending or not."""
+    statement = (
+        "SELECT (SELECT count(*) FROM chunk WHERE model = :model)"
+        " - (SELECT count(*) FROM chunk WHERE model = :model AND deleted = 1)"
+    )
+    return reader.execute(statement, {"model": model}).fetchone()[0]
+
+
+def last_chunk(reader: Reader) -> int:
+    """Return the highest chunk id there is."""
+    return reader.execute("SELECT coalesce(max(id), 0) FROM chunk").fetchone()[0]
+
+
+def waits(reader: Reader, model: int, *, up_to: int, refusals: int) -> bool:
+    """Return whether a chunk stored up to the id `up_to` waits for its vector and was refused less often than that."""
+    statement = (
+        "SELECT 1 FROM chunk WHERE embedding IS NULL AND deleted = 0 AND model = ? AND attempts < ? AND id <= ? LIMIT 1"
+    )
+    return reader.execute(statement, (model, refusals, up_to)).fetchone() is not None
+
+
+def retired(reader: Reader, for_s: float) -> list[int]:
+    """Return the models that have been out of use for so many seconds and still have rows."""
+    statement = "SELECT id FROM model WHERE retired_at < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?) ORDER BY id"
+    return [row[0] for row in reader.execute(statement, (f"-{for_s} seconds",))]
+
+
+def remove_chunks(tx: Session, model: int, limit: int) -> int:
+    """Delete up to `limit` chunks of a model out of use; return how many there were."""
+    statement = "DELETE FROM chunk WHERE id IN (SELECT id FROM chunk WHERE model = ? LIMIT ?)"
+    return reader_of(tx).execute(statement, (model, limit)).rowcount
+
+
+def remove_model(tx: Session, model: int) -> None:
+    """Delete a model out of use that has no chunks any more."""
+    reader_of(tx).execute("DELETE FROM model WHERE id = ? AND retired_at IS NOT NULL", (model,))
+
+
+# --- from pending to embedded
 
 
 PENDING = """
-SELECT c.id, c.start, c."end", p.author,
-       CASE p.type WHEN 'memory' THEN m.content WHEN 'turn' THEN e.content ELSE p.text END
+SELECT c.id, c.attempts, c.start, c."end", p.author,
+       CASE p.type WHEN 'memory' THEN m.content WHEN 'turn' THEN e.content ELSE p.text END,
+       b.author, eb.content
 FROM chunk c JOIN passage p ON p.id = c.passage_id
 LEFT JOIN memory m ON p.type = 'memory' AND m.id = p.subject
 LEFT JOIN episode e ON p.type = 'turn' AND e.seq = p.seq
-WHERE c.embedding IS NULL AND c.deleted = 0
+LEFT JOIN passage b ON p.type = 'turn' AND p.words <= :short AND b.words <= :short AND b.id = (
+    SELECT id FROM passage WHERE namespace = p.namespace AND thread = p.thread AND type = 'turn' AND seq < p.seq
+    ORDER BY seq DESC LIMIT 1)
+LEFT JOIN episode eb ON eb.seq = b.seq
+WHERE c.embedding IS NULL AND c.deleted = 0 AND c.model = :model
 ORDER BY c.attempts, c.id LIMIT :limit
 """
 
 
-def pending(reader: Reader, limit: int) -> list[PendingChunk]:
-    """Return chunks that wait for an embedding: fewest failures first, then oldest first."""
-    rows = reader.execute(PENDING, {"limit": limit})
+def pending(reader: Reader, model: int, limit: int) -> list[PendingChunk]:
+    """Return chunks that wait for their embedding by the model: fewest refusals first, then oldest first."""
+    rows = reader.execute(PENDING, {"model": model, "limit": limit, "short": SHORT_WORDS})
     return [PendingChunk(*row) for row in rows]
 
 
-def count_all_pending(reader: Reader) -> int:
-    return reader.execute("SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0").fetchone()[0]
+def count_pending(reader: Reader, model: int) -> int:
+    """Return how many chunks wait for their embedding by the model, over all namespaces."""
+    statement = "SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0 AND model = ?"
+    return reader.execute(statement, (model,)).fetchone()[0]
 
 
-def put_embeddings(tx: Session, ids: Sequence[int], vectors: Matrix, *, model: str) -> None:
-    """Store one vector per chunk, if it is still there and `model` is still in force, with vectors of this size.
+def put_embeddings(tx: Session, model: int, ids: Sequence[int], vectors: Matrix, settings: str | None) -> None:
+    """Store one vector per chunk of the model that is still there, and how the model was opened to make them.
 
-    Raises Unavailable for another size: one name may stand for two models at two endpoints.
+    Raises Unavailable for vectors of another size than those stored.
     """
-    row = tx.get_one(IndexStateRow, 1)
-    if row.dimensions is None:
-        row.dimensions = vectors.shape[1]
-    elif row.dimensions != vectors.shape[1]:
-        raise Unavailable(
-            f"the embedder gives vectors of {vectors.shape[1]} numbers and those stored have {row.dimensions};"
-            " `perdure reindex` makes them anew"
-        )
+    row = tx.get(ModelRow, model)
+    if row is None:
+        return
+    size = vectors.shape[1]
+    _model(row).check_size(size)
+    row.dimensions, row.settings = size, settings or row.settings
+    tx.flush()
     little_endian = vectors.astype("<f4", copy=False)
     tx.connection().execute(
-        text(
-            "UPDATE chunk SET embedding = :embedding, model = :model WHERE id = :id AND deleted = 0"
-            " AND (SELECT model FROM index_state WHERE id = 1) = :model"
-        ),
+        text("UPDATE chunk SET embedding = :embedding WHERE id = :id AND model = :model AND deleted = 0"),
         [
             {"id": id, "embedding": vector.tobytes(), "model": model}
             for id, vector in zip(ids, little_endian, strict=True)
@@ -116,35 +276,38 @@ def put_embeddings(tx: Session, ids: Sequence[int], vectors: Matrix, *, model: s
     )
 
 
-def note_failure(tx: Session, ids: Sequence[int]) -> None:
-    """Let these chunks wait behind the others: their embedding failed."""
+def note_refusal(tx: Session, ids: Sequence[int]) -> None:
+    """Let these chunks wait behind the others: the model did not take one of them."""
     tx.connection().execute(
         text("UPDATE chunk SET attempts = attempts + 1 WHERE id IN (SELECT value FROM json_each(:ids))"),
         {"ids": json.dumps(list(ids))},
     )
 
 
+# --- from embedded to indexed
+
+
 def not_indexed(
-    reader: Reader, generation: int, *, min_chunks: int, always: str, limit: int
+    reader: Reader, model: Model, *, min_chunks: int, always: str, limit: int
 ) -> list[tuple[str, list[int], Matrix]]:
-    """Return (namespace, chunk ids, vectors) the generation lacks, for namespaces large enough for an index."""
+    """Return (namespace, chunk ids, vectors) the model's index lacks, for namespaces large enough for one."""
     found: list[tuple[str, list[int], Matrix]] = []
-    for namespace, _ in _waiting(reader, generation, min_chunks=min_chunks, always=always):
+    for namespace, _ in _waiting(reader, model, min_chunks=min_chunks, always=always):
         chunks = reader.execute(
-            "SELECT id, embedding FROM chunk WHERE namespace = :namespace AND generation < :generation"
-            " AND embedding IS NOT NULL ORDER BY id LIMIT :limit",
-            {"namespace": namespace, "generation": generation, "limit": limit},
+            "SELECT id, embedding FROM chunk WHERE model = :model AND namespace = :namespace"
+            " AND generation < :generation AND embedding IS NOT NULL ORDER BY id LIMIT :limit",
+            {"model": model.id, "namespace": namespace, "generation": model.generation, "limit": limit},
         ).fetchall()
         found.append((namespace, [row[0] for row in chunks], matrix([row[1] for row in chunks])))
     return found
 
 
-def count_not_indexed(reader: Reader, generation: int, *, min_chunks: int, always: str) -> int:
-    """Return how many embedded chunks the generation lacks of those it should hold."""
-    return sum(n for _, n in _waiting(reader, generation, min_chunks=min_chunks, always=always))
+def count_not_indexed(reader: Reader, model: Model, *, min_chunks: int, always: str) -> int:
+    """Return how many embedded chunks the model's index lacks of those it should hold."""
+    return sum(n for _, n in _waiting(reader, model, min_chunks=min_chunks, always=always))
 
 
-def _waiting(reader: Reader, generation: int, *, min_chunks: int, always: str) -> list[tuple[str, int]]:
+def _waiting(reader: Reader, model: Model, *, min_chunks: int, always: str) -> list[tuple[str, int]]:
     """Return (namespace, chunks) of the namespaces that have an index and chunks which it lacks."""
     found: list[tuple[str, int]] = []
     for (namespace,) in reader.execute(
@@ -152,8 +315,8 @@ def _waiting(reader: Reader, generation: int, *, min_chunks: int, always: str) -
         (always, min_chunks),
     ).fetchall():
         (n,) = reader.execute(
-            "SELECT count(*) FROM chunk WHERE namespace = ? AND generation < ? AND embedding IS NOT NULL",
-            (namespace, generation),
+            "SELECT count(*) FROM chunk WHERE model = ? AND namespace = ? AND generation < ? AND embedding IS NOT NULL",
+            (model.id, namespace, model.generation),
         ).fetchone()
         if n:
             found.append((namespace, n))
@@ -170,11 +333,11 @@ def mark_indexed(tx: Session, ids: Sequence[int], generation: int) -> None:
     )
 
 
-def tombstones(reader: Reader, limit: int) -> dict[str, list[int]]:
-    """Return deleted chunks the index may still hold, by namespace."""
+def tombstones(reader: Reader, model: int, limit: int) -> dict[str, list[int]]:
+    """Return deleted chunks the model's index may still hold, by namespace."""
     found: dict[str, list[int]] = {}
     for namespace, id in reader.execute(
-        "SELECT namespace, id FROM chunk WHERE deleted = 1 ORDER BY id LIMIT ?", (limit,)
+        "SELECT namespace, id FROM chunk WHERE deleted = 1 AND model = ? ORDER BY id LIMIT ?", (model, limit)
     ):
         found.setdefault(namespace, []).append(id)
     return found
@@ -188,34 +351,42 @@ def bury(tx: Session, ids: Sequence[int]) -> None:
     )
 
 
-def not_held(reader: Reader, namespace: str, generation: int, *, model: str) -> tuple[list[int], Matrix]:
-    """Return every embedded chunk of the namespace that the generation lacks, with its vector."""
+def not_held(reader: Reader, namespace: str, generation: int, *, model: int) -> tuple[list[int], Matrix]:
+    """Return every embedded chunk of the namespace that the model's index lacks, with its vector."""
     rows = reader.execute(
-        "SELECT id, embedding FROM chunk WHERE namespace = ? AND generation < ? AND model = ?"
+        "SELECT id, embedding FROM chunk WHERE model = ? AND namespace = ? AND generation < ?"
         " AND embedding IS NOT NULL",
-        (namespace, generation, model),
+        (model, namespace, generation),
     ).fetchall()
     return [row[0] for row in rows], matrix([row[1] for row in rows])
 
 
 def rebuilding(reader: Reader, namespace: str, generation: int) -> bool:
-    """Return whether chunks that an older generation held are not in this one yet."""
-    statement = "SELECT 1 FROM chunk WHERE namespace = ? AND generation > 0 AND generation < ? LIMIT 1"
+    """Return whether chunks that an older generation held are not in this one yet, of the model in force."""
+    statement = (
+        f"SELECT 1 FROM chunk WHERE model = {IN_FORCE} AND namespace = ? AND generation > 0 AND generation < ? LIMIT 1"
+    )
     return reader.execute(statement, (namespace, generation)).fetchone() is not None
 
 
-def indexed(reader: Reader, generation: int) -> list[tuple[str, int]]:
-    """Return (namespace, chunks) that the generation of the index should hold."""
-    statement = "SELECT namespace, count(*) FROM chunk WHERE generation = ? AND deleted = 0 GROUP BY namespace"
-    return reader.execute(statement, (generation,)).fetchall()
+def indexed(reader: Reader, model: Model) -> list[str]:
+    """Return the namespaces of which the model's index should hold chunks."""
+    statement = "SELECT DISTINCT namespace FROM chunk WHERE model = ? AND generation = ?"
+    return [row[0] for row in reader.execute(statement, (model.id, model.generation))]
 
 
-def indexed_after(reader: Reader, namespace: str, generation: int, after: int, limit: int) -> tuple[list[int], Matrix]:
-    """Return the next chunks by id that the index should hold, with their true vectors: the audit's page."""
+def indexed_after(reader: Reader, namespace: str, model: Model, after: int, limit: int) -> tuple[list[int], Matrix]:
+    """Return the next chunks by id that the model's index should hold, with their true vectors: the audit's page."""
     rows = reader.execute(
-        "SELECT id, embedding FROM chunk WHERE namespace = :namespace AND generation = :generation"
+        "SELECT id, embedding FROM chunk WHERE model = :model AND namespace = :namespace AND generation = :generation"
         " AND embedding IS NOT NULL AND id > :after ORDER BY id LIMIT :limit",
-        {"namespace": namespace, "generation": generation, "after": after, "limit": limit},
+        {
+            "model": model.id,
+            "namespace": namespace,
+            "generation": model.generation,
+            "after": after,
+            "limit": limit,
+        },
     ).fetchall()
     return [row[0] for row in rows], matrix([row[1] for row in rows])
 

@@ -7,30 +7,20 @@
     embed.py    `python -m perdure.worker.embed FOLDER JSON`: one text at a time, questions first
     index.py    `python -m perdure.worker.index FOLDER JSON`: Chroma, moved to when nobody asks
 
-Each has a folder DATA/workers/NAME of mode 0700 with `lock` (held by the owner; its pid inside), `sock` (0600) and
-`log`. Any of them may be killed at any moment: the next call starts another. Nothing a worker holds is the only copy.
+A second kind of model, and the index of a store's second model, have a process of their own under another name
+(`embed-multilingual`, `index-2`). Each has a folder DATA/workers/NAME of mode 0700 with `lock` (held by the owner; its
+pid inside), `sock` (0600) and `log`. Any of them may be killed at any moment: the next call starts another. Nothing a
+worker holds is the only copy.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perdure.worker.clients import EmbedClient, IndexClient
 
-__all__ = ["EmbedClient", "IndexClient", "WorkerClient"]
-
-
-class WorkerClient(Protocol):
-    """What both clients can do besides their port."""
-
-    def warm_up(self) -> None:
-        """Have the worker started, or replaced if it does not answer, without waiting for it."""
-        ...
-
-    def info(self) -> dict[str, Any]:  # Any: JSON values
-        """Return name, running and, of a running worker, pid, rss_mb, state, trouble and more; starts none."""
-        ...
+__all__ = ["EmbedClient", "IndexClient"]
 
 
 def __getattr__(name: str) -> Any:  # Any: a module's attributes; a worker's own start must not import the clients

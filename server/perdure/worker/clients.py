@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from perdure.embedders import LOCAL_DIMENSIONS, LOCAL_ID, LOCAL_WEAK_BELOW, Matrix, Vector
+from perdure.embedders import (
+    LOCAL_DIMENSIONS,
+    LOCAL_ID,
+    LOCAL_WEAK_BELOW,
+    MULTILINGUAL_DIMENSIONS,
+    MULTILINGUAL_ID,
+    MULTILINGUAL_WEAK_BELOW,
+    Matrix,
+    Vector,
+)
 from perdure.embedders.hashing import HashingEmbedder
 from perdure.errors import InvalidInput, Unavailable
 from perdure.indexes import IndexLost
@@ -34,14 +44,21 @@ class EmbedClient:
         match settings.kind:
             case "local":
                 self.id, self.dimensions, self.weak_below = LOCAL_ID, LOCAL_DIMENSIONS, LOCAL_WEAK_BELOW
+            case "multilingual":
+                self.id, self.dimensions, self.weak_below = (
+                    MULTILINGUAL_ID,
+                    MULTILINGUAL_DIMENSIONS,
+                    MULTILINGUAL_WEAK_BELOW,
+                )
             case "hashing":
                 known = HashingEmbedder
                 self.id, self.dimensions, self.weak_below = known.id, known.dimensions, known.weak_below
             case _:
                 raise InvalidInput(f"embedder.kind {settings.kind!r} has no worker.")
         self._deadline_s = settings.deadline_s
+        # A worker a kind: the model in force and the one that is built beside it do not push each other out.
         self._link = Link(
-            data_dir / "workers" / "embed",
+            data_dir / "workers" / ("embed" if settings.kind == "local" else f"embed-{settings.kind}"),
             "perdure.worker.embed",
             {"kind": settings.kind, "threads": settings.threads, "idle_s": settings.idle_s},
         )
@@ -71,6 +88,10 @@ class EmbedClient:
         """Return name, pid, rss_mb, state and model of the running worker, or running: False; starts none."""
         return self._link.info()
 
+    def rest(self) -> None:
+        """Let go of the worker, which ends when nobody else needs it; the next call finds it again."""
+        self._link.rest()
+
     def close(self) -> None:
         self._link.close()
 
@@ -84,10 +105,12 @@ class EmbedClient:
 class IndexClient:
     """Chroma in the index worker of a data directory. Implements VectorIndex; safe to call from many threads."""
 
-    def __init__(self, data_dir: Path, settings: IndexSettings) -> None:
+    def __init__(self, data_dir: Path, settings: IndexSettings, *, model: int = 1) -> None:
+        """`model` has a folder and a worker of its own; the first model of a store has `index`."""
         self._deadline_s = settings.deadline_s
         self._token: str | None = None
-        self._link = Link(data_dir / "workers" / "index", "perdure.worker.index", {"idle_s": settings.idle_s})
+        self._folder = data_dir / "workers" / ("index" if model == 1 else f"index-{model}")
+        self._link = Link(self._folder, "perdure.worker.index", {"idle_s": settings.idle_s})
 
     def warm_up(self) -> None:
         """Have the worker load Chroma without waiting for it."""
@@ -119,13 +142,14 @@ class IndexClient:
         held: list[int] = reply["ids"]
         return dict(zip(held, np.frombuffer(body, np.float32).reshape(len(held), -1), strict=True)) if held else {}
 
-    def drop(self, collection: str) -> None:
-        """Remove a collection; its bytes leave the disk with the token's folder."""
-        self._call("drop", collection=collection)
-
     def info(self) -> Header:
         """Return name, pid, rss_mb, state, version, pending of the running worker, or running: False; starts none."""
         return self._link.info()
+
+    def discard(self) -> None:
+        """End the worker and remove its folder with all its stores."""
+        self._link.end()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def close(self) -> None:
         self._link.close()

@@ -63,9 +63,6 @@ class IndexWork:
             case "fetch":
                 held = index.fetch(header["collection"], header["ids"], token=token)
                 return {"ids": list(held)}, b"".join(vector.tobytes() for vector in held.values())
-            case "drop":
-                index.drop(header["collection"], token=token)
-                return {}, b""
             case op:
                 return {"error": f"unknown call {op!r}", "kind": "failed"}, b""
 

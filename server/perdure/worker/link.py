@@ -26,6 +26,7 @@ MAX_SOCKET_PATH = 100  # bytes; 104 on macOS, 108 on Linux, with a zero at the e
 POOL = 4
 SILENT_S = 4.0  # a worker that answers no ping for so long is replaced
 START_S = 10.0
+END_S = 3.0  # it closes its files first
 MAX_PAUSE_S = 30.0  # between starts of a worker that keeps dying
 RETRY_S = 0.02
 
@@ -118,6 +119,19 @@ class Link:
             return {"name": self._name, "running": True, **self._ping(0.5)}
         except (OSError, EOFError, Unavailable):
             return {"name": self._name, "running": False, "trouble": self._start_trouble}
+
+    def rest(self) -> None:
+        """Close the idle connections, which keep a worker from ending."""
+        self._drop_pool()
+
+    def end(self) -> None:
+        """Have the worker end, and wait a moment for it; nothing starts it again from here."""
+        self.close()
+        with suppress(OSError, EOFError, Unavailable):
+            self._exchange({"op": "retire"}, 0.5)
+        until = time.monotonic() + END_S
+        while self._holder() is not None and time.monotonic() < until:
+            time.sleep(RETRY_S)
 
     def close(self) -> None:
         self._closed = True

@@ -1,0 +1,128 @@
+"""The work that is pending for one model: its embeddings are made, and fed to its index."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from perdure.embedders import Matrix
+from perdure.errors import Unavailable
+from perdure.generations import Indexes
+from perdure.models import Models
+from perdure.settings import IndexSettings
+from perdure.store import Database, Reader, vectors
+from perdure.store.vectors import Model
+
+log = logging.getLogger(__name__)
+
+EMBED_BATCH = 128  # texts between two commits of vectors; smaller ones leave the model waiting for the database
+SMALLER = 8  # times fewer texts in the next batch after a refusal, so that the one text at fault stands alone soon
+REFUSALS = 4  # of a chunk; the last of them alone
+SWEEP_DEADLINE_S = 30.0  # nobody waits for the sweep, and a slow endpoint must not leave a memory pending for ever
+INDEX_BATCH = 200  # vectors a call to the index
+PROBE = "a probe"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Vectors, and the model that made them."""
+
+    model: int
+    vectors: Matrix
+
+
+class Pending:
+    """Does one batch at a time, of whichever model it is given.
+
+    `failures` counts those in a row, after which the next try must wait; `trouble` says why nothing can be embedded.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        models: Models,
+        indexes: Indexes | None,
+        settings: IndexSettings,
+        *,
+        default_namespace: str,
+    ) -> None:
+        self._database = database
+        self._models = models
+        self._indexes = indexes
+        self._settings = settings
+        self._default_namespace = default_namespace
+        self.failures = 0
+        self.trouble: str | None = None
+
+    def work(self, model: Model, *, embed: bool = True) -> bool:
+        """Do one batch of each kind; False when nothing was pending, or it failed and must wait."""
+        worked, failed = False, False
+        try:
+            worked = embed and self.embed(model)
+            self.trouble = None
+        except Unavailable as exc:
+            self.trouble, failed = str(exc), True
+        try:
+            worked = self.index(model) or worked
+        except Unavailable as exc:
+            log.warning("the index waits: %s", exc)
+            failed = True
+        self.failures = self.failures + 1 if failed else 0
+        return worked
+
+    def embed(self, model: Model) -> bool:
+        """Embed the oldest pending chunks; False when there are none. Raises Unavailable."""
+        with self._database.read() as tx:
+            waiting = vectors.pending(tx, model.id, EMBED_BATCH)
+        if not waiting:
+            return False
+        attempts = waiting[0].attempts
+        batch = [chunk for chunk in waiting if chunk.attempts == attempts]
+        batch = batch[: max(1, EMBED_BATCH // SMALLER**attempts)]
+        ids = [chunk.id for chunk in batch]
+        embedder = self._models.of(model)
+        try:
+            made = embedder.embed_documents([chunk.text() for chunk in batch], deadline_s=SWEEP_DEADLINE_S)
+        except Unavailable:
+            embedder.embed_documents([PROBE], deadline_s=SWEEP_DEADLINE_S)  # raises: then no text is at fault
+            with self._database.write_derived() as tx:
+                vectors.note_refusal(tx, ids)
+            raise
+        with self._database.write_derived() as tx:
+            vectors.put_embeddings(tx, model.id, ids, made, self._models.recipe_of(model))
+        return True
+
+    def index(self, model: Model) -> bool:
+        """Feed the model's index and bury what was deleted; False when there is nothing to do. Raises Unavailable."""
+        with self._database.read() as tx:
+            dead = vectors.tombstones(tx, model.id, INDEX_BATCH)
+            new = (
+                []
+                if self._indexes is None
+                else vectors.not_indexed(
+                    tx,
+                    model,
+                    min_chunks=self._settings.min_chunks,
+                    always=self._default_namespace,
+                    limit=INDEX_BATCH,
+                )
+            )
+        if self._indexes is None or not (new or dead) or not self._indexes.of(model.id).apply(model, new, dead):
+            return False
+        with self._database.write_derived() as tx:
+            for _, ids, _ in new:
+                vectors.mark_indexed(tx, ids, model.generation)
+            for ids in dead.values():
+                vectors.bury(tx, ids)
+        return True
+
+    def left(self, tx: Reader, model: Model) -> int:
+        """Return how many chunks are not embedded, or not in the index though they should be."""
+        return vectors.count_pending(tx, model.id) + self.not_indexed(tx, model)
+
+    def not_indexed(self, tx: Reader, model: Model) -> int:
+        if self._indexes is None:
+            return 0
+        return vectors.count_not_indexed(
+            tx, model, min_chunks=self._settings.min_chunks, always=self._default_namespace
+        )
