@@ -10,7 +10,7 @@ MODEL := models/bge-small-en
 # pip runs of one environment must not overlap, whatever -j says.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install serve demo test lint bench conformance clean
+.PHONY: help install serve demo test lint bench bench-recall bench-growth conformance clean
 
 help:
 	@echo "make serve        run Perdure over HTTP and print the lines to paste into clients"
@@ -19,6 +19,8 @@ help:
 	@echo "make install      make .venv only; then .venv/bin/perdure is the command"
 	@echo "make lint         ruff, pyright, import-linter"
 	@echo "make bench        measure; each figure is printed beside its floor"
+	@echo "make bench-recall what recall finds in public sets, beside baselines; DATA=DIR says where they lie"
+	@echo "make bench-growth recall and remember from 1,000 to 100,000 memories, with a plot"
 	@echo "make conformance  the official protocol suite (needs Node.js)"
 	@echo "make clean        remove .venv and caches; stored memories stay"
 
@@ -61,6 +63,10 @@ $(VENV)/.lint: pyproject.toml $(VENV)/.pip
 	@$(PIP) install --group lint
 	@touch $@
 
+$(VENV)/.bench: pyproject.toml $(VENV)/.pip
+	@$(PIP) install --group bench
+	@touch $@
+
 serve: install
 	@exec $(BIN)/perdure serve
 
@@ -78,6 +84,12 @@ lint: install $(VENV)/.test $(VENV)/.lint
 
 bench: install
 	@$(BIN)/python bench/run.py $(ARGS)
+
+bench-recall: install $(VENV)/.bench
+	@$(BIN)/python bench/recall.py $(DATA) $(ARGS)
+
+bench-growth: install $(VENV)/.bench
+	@$(BIN)/python bench/growth.py $(ARGS)
 
 conformance: install $(VENV)/.test
 	@bash tests/conformance/run
