@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from pathlib import Path
 
@@ -267,9 +268,63 @@ def test_stating_a_memory_again_adds_its_new_tags(client: StdioClient) -> None:
     assert hits(client, "well", tags=["water"])[0]["tags"] == ["farm", "water"]
 
 
+def test_stating_a_memory_again_fills_in_what_was_not_said_before(client: StdioClient) -> None:
+    first = remember(client, "The mill burned down")
+    again = remember(client, "the mill burned down", thread="village", kind="event", at="1911-05-04")
+    assert (again["id"], again["duplicate"]) == (first["id"], True)
+    for filters in ({"thread": "village"}, {"kind": "event"}, {"until": "1911-05-04"}, {"as_of": "1950-01-01"}):
+        (hit,) = hits(client, "mill", **filters)
+        assert (hit["id"], hit["kind"], hit["at"]) == (first["id"], "event", "1911-05-04T00:00:00+00:00"), filters
+    remember(client, "The mill burned down", thread="other", kind="fact", at="1999-01-01")
+    assert remember(client, "The mill burned down")["duplicate"]
+    (hit,) = hits(client, "mill")
+    assert (hit["thread"], hit["kind"], hit["at"][:4]) == ("village", "event", "1911")
+
+
+def test_stating_a_plan_again_without_a_date_keeps_its_date(client: StdioClient) -> None:
+    remember(client, "The fair opens", at="2093-05-01")
+    remember(client, "The fair opens")
+    assert hits(client, "fair")[0]["at"] == "2093-05-01T00:00:00+00:00"
+
+
 def test_a_value_brought_in_late_does_not_replace_a_newer_one(client: StdioClient) -> None:
     newer = remember(client, "The rent is 900", key="rent", at="2026-03-01")
     remember(client, "The rent was 700", key="rent", at="2025-01-01")
     assert texts(client, "rent", key="rent") == ["The rent is 900"]
     (then,) = hits(client, "rent", key="rent", as_of="2025-06-01")
     assert (then["content"], then["superseded_by"]) == ("The rent was 700", newer["id"])
+
+
+def told(client: StdioClient, key: str, *values: tuple[str, str | None]) -> dict[str, list[str]]:
+    """Give a key these values in this order, and return what it holds in the middle of some years, and now."""
+    for content, at in values:
+        remember(client, f"{key} is {content}", key=key, **({"at": at} if at else {}))
+    then = {year: texts(client, key, key=key, as_of=f"{year}-06-01") for year in ("2019", "2020", "2021", "2022")}
+    then["now"] = texts(client, key, key=key)
+    return {when: [text.removeprefix(f"{key} is ") for text in found] for when, found in then.items()}
+
+
+def test_a_value_that_came_back_holds_twice_in_whatever_order_it_is_told(client: StdioClient) -> None:
+    first, between, second = ("Berlin", "2020-01-01"), ("Paris", "2021-01-01"), ("Berlin", "2022-01-01")
+    held = {"2019": [], "2020": ["Berlin"], "2021": ["Paris"], "2022": ["Berlin"], "now": ["Berlin"]}
+    for n, order in enumerate(itertools.permutations((first, between, second))):
+        if order[-1] != between:  # told last, it finds the same value told twice in a row, which is one statement
+            assert told(client, f"city.{n}", *order) == held, order
+
+
+def test_a_value_dated_back_ends_the_one_that_held_then(client: StdioClient) -> None:
+    found = told(client, "team", ("red", "2019-01-01"), ("blue", "2022-01-01"), ("blue", "2021-01-01"))
+    assert found == {"2019": ["red"], "2020": ["red"], "2021": ["blue"], "2022": ["blue"], "now": ["blue"]}
+
+
+def test_a_value_without_a_date_gives_way_and_leaves_one_value_to_each_time(client: StdioClient) -> None:
+    found = told(client, "size", ("small", "2019-01-01"), ("middle", None), ("large", "2021-01-01"))
+    assert found == {"2019": ["small"], "2020": ["small"], "2021": ["large"], "2022": ["large"], "now": ["large"]}
+
+
+def test_a_value_brought_in_late_still_supersedes_the_memory_it_names(client: StdioClient) -> None:
+    remember(client, "The fee is 900", key="fee", at="2026-03-01")
+    wrong = remember(client, "The fee was 70")
+    late = remember(client, "The fee was 700", key="fee", at="2025-01-01", supersedes=wrong["id"])
+    assert late["superseded"] == [wrong["id"]]
+    assert texts(client, "fee") == ["The fee is 900"]

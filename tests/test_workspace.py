@@ -49,7 +49,7 @@ def attempt_everything(workspace: Workspace, attempts: list[Escape]) -> Iterator
         for what in ("read", "write"):
             try:
                 if what == "write":
-                    workspace.write(attempt.path, b"overwritten", keep="1")
+                    workspace.write(attempt.path, b"overwritten")
                 elif CANARY.encode() in workspace.read(attempt.path):
                     yield f"read {attempt.path!r} gave the canary"
             except PerdureError as exc:
@@ -138,7 +138,7 @@ def test_swapping_files_for_links_during_calls_lets_nothing_out(workspace: Works
         bodies: set[bytes] = set()
         while (passed := time.monotonic() - started) < 1 or (passed < 20 and not all(calls[key] for key in wanted)):
             try:
-                workspace.write("folder/secret.txt", b"own", keep="1")
+                workspace.write("folder/secret.txt", b"own")
                 calls["written"] += 1
                 bodies.add(workspace.read("folder/secret.txt"))
                 calls["read"] += 1
@@ -148,8 +148,6 @@ def test_swapping_files_for_links_during_calls_lets_nothing_out(workspace: Works
     assert bodies == {b"own"}
     assert digest_tree(outside, without=files) == before
     assert all(calls[key] for key in wanted), calls
-    kept = [file.read_bytes() for file in (root / "versions").rglob("*") if file.is_file()]
-    assert set(kept) <= {b"own"}
 
 
 WRITER = """
@@ -162,7 +160,9 @@ print("ready", flush=True)
 while True:
     number += 1
     body = f"{number} ".encode() * (1 + number * 7919 % 20000)
-    workspace.write("deep/er/log.txt", body, keep=str(number - 1))
+    with workspace.replacing("deep/er/log.txt", body) as replace:
+        workspace.keep("deep/er/log.txt", str(number), body)
+        replace()
 """
 
 
@@ -173,7 +173,7 @@ def whole(body: bytes) -> int:
     return number
 
 
-def test_a_kill_at_any_moment_leaves_a_whole_file_and_every_former_version(root: Path, opening: Opening) -> None:
+def test_a_kill_at_any_moment_leaves_a_whole_file_and_every_version(root: Path, opening: Opening) -> None:
     number, last = 0, 0
     for round_ in range(20):
         with subprocess.Popen(
@@ -188,9 +188,8 @@ def test_a_kill_at_any_moment_leaves_a_whole_file_and_every_former_version(root:
             number = whole(workspace.read("deep/er/log.txt"))
             assert number >= last
             last = number
-        assert [whole(workspace.read_version("deep/er/log.txt", str(n))) for n in range(1, number)] == list(
-            range(1, number)
-        )
+        versions = range(1, number + 1)
+        assert [whole(workspace.read_version("deep/er/log.txt", str(n))) for n in versions] == list(versions)
         assert {found.path for found in workspace.walk()} <= {"deep/er/log.txt"}
         workspace.close()
     assert number > 20
@@ -215,22 +214,24 @@ def test_what_a_crash_left_is_swept_once_it_is_old(workspace: Workspace, root: P
 def test_a_failed_write_leaves_the_file_and_no_leftover(workspace: Workspace, root: Path) -> None:
     workspace.write("a.md", b"one")
     with pytest.raises(InvalidInput):
-        workspace.write("a.md", b"two", keep="../1")
+        workspace.keep("a.md", "../1", b"two")
     (root / "files" / "a.md").chmod(0o400)
     with pytest.raises(Refused, match="read-only"):
-        workspace.write("a.md", b"two", keep="1")
+        workspace.write("a.md", b"two")
     assert workspace.read("a.md") == b"one"
     assert [file.name for file in (root / "files").iterdir()] == ["a.md"]
 
 
-def test_a_write_keeps_the_former_bytes_and_the_mode(workspace: Workspace, root: Path) -> None:
+def test_a_write_keeps_the_mode_and_versions_keep_their_bytes(workspace: Workspace, root: Path) -> None:
     assert workspace.write("notes/a.sh", b"\x00one\r\n") is True
     file = root / "files" / "notes" / "a.sh"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     file.chmod(0o750)
-    assert workspace.write("notes/a.sh", b"two", keep="1") is False
-    assert workspace.write("notes/a.sh", b"three", keep="2") is False
+    workspace.keep("notes/a.sh", "1", b"\x00one\r\n")
+    assert workspace.write("notes/a.sh", b"two") is False
+    workspace.keep("notes/a.sh", "2", b"two")
+    assert workspace.write("notes/a.sh", b"three") is False
     assert file.read_bytes() == b"three"
     assert stat.S_IMODE(file.stat().st_mode) == 0o750
     assert file.stat().st_nlink == 1
@@ -239,17 +240,6 @@ def test_a_write_keeps_the_former_bytes_and_the_mode(workspace: Workspace, root:
     for path, keep in (("notes/a.sh", "3"), ("notes/b.sh", "1")):
         with pytest.raises(NotFound):
             workspace.read_version(path, keep)
-
-
-def test_a_version_kept_twice_with_other_bytes_loses_neither(workspace: Workspace, root: Path) -> None:
-    workspace.write("a.md", b"one")
-    workspace.write("a.md", b"two", keep="1")
-    workspace.write("a.md", b"three", keep="1")
-    workspace.write("a.md", b"one")
-    workspace.write("a.md", b"four", keep="1")
-    assert workspace.read_version("a.md", "1") == b"one"
-    kept = sorted(file.read_bytes() for file in (root / "versions").rglob("*") if file.is_file())
-    assert kept == [b"one", b"two"]
 
 
 def test_stat_exists_and_walk_tell_what_is_on_disk(workspace: Workspace, root: Path) -> None:
@@ -306,7 +296,8 @@ def test_two_normal_forms_name_one_file_whichever_is_on_disk(workspace: Workspac
     assert workspace.read(composed) == b"one"
     (root / "files" / "cafe\u0301").mkdir()  # as a copy from another system leaves it
     (root / "files" / "re\u0301sume\u0301.md").write_bytes(b"two")
-    assert workspace.write("r\u00e9sum\u00e9.md", b"three", keep="1") is False
+    workspace.keep("r\u00e9sum\u00e9.md", "1", b"two")
+    assert workspace.write("r\u00e9sum\u00e9.md", b"three") is False
     assert workspace.read_version("re\u0301sume\u0301.md", "1") == b"two"
     assert (root / "files" / "re\u0301sume\u0301.md").read_bytes() == b"three"
     assert [found.path for found in workspace.walk()] == [composed, "r\u00e9sum\u00e9.md"]
@@ -353,7 +344,7 @@ def test_a_change_by_somebody_else_during_a_write_is_not_overwritten(workspace: 
     deadline = time.monotonic() + 10
     while not seen and time.monotonic() < deadline:
         try:
-            workspace.write("a.md", b"two", keep="1")
+            workspace.write("a.md", b"two")
         except Conflict:
             seen += 1
     stop.set()

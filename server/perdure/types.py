@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -58,6 +59,18 @@ class Span:
 
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Characters `start` (included) to `end` (excluded) of a text of `total`."""
+
+    start: int
+    end: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"characters {self.start + 1}-{self.end} of {self.total}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +144,7 @@ class Hit:
     path: str | None = None
     version: int | None = None
     lines: tuple[int, int] | None = None  # first and last line of a file hit, from 1, both included
+    part: Portion | None = None  # of a long text that `content` is, None for the whole
     superseded_by: str | None = None
     explain: Mapping[str, float] | None = None
 
@@ -144,15 +158,15 @@ class PageMark:
 
     request: str
     positions: tuple[int, ...]  # the position after each item
-    first: tuple[int, ...] = ()  # recall: passages of the first page, which later ones leave out
+    held: tuple[int, ...] = ()  # what holds for all pages: of threads, the newest episode of the first
+    items: tuple[int, ...] = ()  # of recall: the passages of this page; each later page leaves out all before it
 
     def after(self, items: int) -> str:
         """Return the cursor that goes on after the first `items` items of the page (1 or more)."""
-        position = self.positions[items - 1]
-        held: list[object] = [self.request, position]
-        if self.first:
-            held.append(self.first if position else self.first[:items])
-        return base64.urlsafe_b64encode(json.dumps(held, separators=(",", ":")).encode()).decode()
+        numbers = sorted((*self.held, *self.items[:items]))
+        steps = [after - before for before, after in zip([0, *numbers], numbers, strict=False)]
+        text = json.dumps([self.request, self.positions[items - 1], steps], separators=(",", ":"))
+        return base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 @dataclass(frozen=True, slots=True)

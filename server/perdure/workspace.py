@@ -15,12 +15,13 @@ import stat
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from perdure.beneath import Opener, has_openat2, open_by_openat2, open_by_walk
 from perdure.errors import Conflict, InvalidInput, NotFound, PerdureError, Refused, Unavailable
@@ -28,7 +29,6 @@ from perdure.paths import STAGED, normalize, shown
 from perdure.types import MAX_FILE_BYTES
 
 STAGED_MAX_AGE_S = 3600
-CHUNK_BYTES = 1 << 20
 
 _KEEP = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
@@ -52,7 +52,7 @@ def _not_plain(path: str) -> Refused:
 class Workspace:
     """The files of one namespace beneath `root`, which is made if it is missing. Safe to call from many threads.
 
-    The caller serialises writers of one path; without that a file is still whole, but a former version may be missed.
+    The caller serialises writers of one path; without that a file is still whole, but of two writes one may be lost.
     Every path goes through normalize() first. All methods raise Refused or InvalidInput for paths as normalize()
     does, Refused for what is not a regular file with one link, and Unavailable when the disk says no.
     """
@@ -83,7 +83,7 @@ class Workspace:
             return file.read(os.fstat(file.fileno()).st_size)
 
     @contextmanager
-    def open(self, path: str) -> Generator[BinaryIO, None, None]:
+    def open(self, path: str) -> Generator[BufferedReader, None, None]:
         """Give the file for reading in pieces. Raises NotFound, and InvalidInput above MAX_FILE_BYTES."""
         path = normalize(path)
         with _explained(path), self._parent(path) as (folder, name), self._plain(folder, name, path) as fd:
@@ -110,28 +110,25 @@ class Workspace:
         with _explained(""), self._opened(self._root, b"files", os.O_DIRECTORY) as folder:
             yield from self._walk(folder, "")
 
-    def write(self, path: str, data: bytes, *, keep: str | None = None) -> bool:
+    def write(self, path: str, data: bytes) -> bool:
         """Put `data` at `path`, on disk when this returns; True if the file is new, False if it replaced one.
 
-        At every moment the file is wholly the former or wholly the new one. The former content is on disk as version
-        `keep` before it is replaced; if that version already exists with other bytes, both are kept.
-        Raises Conflict if somebody else changes the file meanwhile; nothing was replaced then.
+        At every moment the file is wholly the former or wholly the new one. Raises Conflict if somebody else changes
+        the file meanwhile; nothing was replaced then.
         """
-        with self.replacing(path, data, keep=keep) as replace:
+        with self.replacing(path, data) as replace:
             return replace()
 
     @contextmanager
-    def replacing(
-        self, path: str, data: bytes, *, keep: str | None = None
-    ) -> Generator[Callable[[], bool], None, None]:
+    def replacing(self, path: str, data: bytes) -> Generator[Callable[[], bool], None, None]:
         """Do all of write but its last step, which is what this gives: whatever can fail, fails before."""
         path = normalize(path)
         if len(data) > MAX_FILE_BYTES:
             raise InvalidInput(f"The file would be {len(data)} bytes; the limit is {MAX_FILE_BYTES}. Split it.")
         with _explained(path), self._parent(path, create=True) as (folder, name):
-            before = self._keep_former(folder, name, path, keep)
+            before = self._replaceable(folder, name, path)
             mode = 0o600 if before is None else before.st_mode & 0o777
-            with _staged(folder, (data,), mode) as staged:
+            with _staged(folder, data, mode) as staged:
 
                 def replace() -> bool:
                     if _identity(_lstat(folder, name)) != _identity(before):
@@ -150,46 +147,30 @@ class Workspace:
         with _explained(path):
             top, *inner = _version_folders(path)
             with self._opened(self._root, top, os.O_DIRECTORY) as versions, self._made(versions, inner) as folder:
-                with _staged(versions, (data,), 0o600) as staged:
+                with _staged(versions, data, 0o600) as staged:
                     os.rename(staged, _version_name(keep), src_dir_fd=versions, dst_dir_fd=folder)
                 _sync(folder)
 
     def read_version(self, path: str, keep: str) -> bytes:
-        """Return the content kept as `keep` when `path` was replaced. Raises NotFound."""
+        """Return the content kept as version `keep` of the file. Raises NotFound."""
         path = normalize(path)
         with _explained(path):
             try:
                 name = b"/".join((*_version_folders(path), _version_name(keep)))
-                with self._plain(self._root, name, path) as fd:
-                    return b"".join(_chunks(fd))
+                with self._plain(self._root, name, path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
+                    return file.read()
             except FileNotFoundError as exc:
                 raise NotFound(f"Version {keep} of {shown(path)} is not kept.") from exc
 
-    def _keep_former(self, folder: int, name: bytes, path: str, keep: str | None) -> os.stat_result | None:
-        """Return what stands at `name`, its content kept; None for nothing."""
+    def _replaceable(self, folder: int, name: bytes, path: str) -> os.stat_result | None:
+        """Return what stands at `name`, None for nothing. Raises Refused unless it may be replaced."""
         if _lstat(folder, name) is None:
             return None
         with self._plain(folder, name, path) as former:
             before = os.fstat(former)
             if not before.st_mode & stat.S_IWUSR:
                 raise Refused(f"{shown(path)} is read-only on disk. Make it writable or write another file.")
-            if keep is not None:
-                self._keep(path, _version_name(keep), former)
             return before
-
-    def _keep(self, path: str, name: bytes, former: int) -> None:
-        digest = _digest(former)
-        top, *inner = _version_folders(path)
-        with self._opened(self._root, top, os.O_DIRECTORY) as versions, self._made(versions, inner) as folder:
-            if _lstat(folder, name):
-                with self._plain(folder, name, path) as kept:
-                    if _digest(kept) == digest:
-                        return  # left by a write that ended between keeping and replacing
-                name += b"." + digest[:16].encode()
-            # A copy: a hard link would leave the live file with two links, unreadable, if we ended here.
-            with _staged(versions, _chunks(former), 0o600) as staged:
-                os.rename(staged, name, src_dir_fd=versions, dst_dir_fd=folder)
-            _sync(folder)
 
     @contextmanager
     def _parent(self, path: str, *, create: bool = False) -> Generator[tuple[int, bytes], None, None]:
@@ -284,13 +265,13 @@ class Workspace:
 
 
 @contextmanager
-def _staged(folder: int, chunks: Iterable[bytes], mode: int) -> Generator[bytes, None, None]:
-    """Give the name of a new file in `folder` that holds `chunks`, on disk; it is gone afterwards unless renamed."""
+def _staged(folder: int, data: bytes, mode: int) -> Generator[bytes, None, None]:
+    """Give the name of a new file in `folder` that holds `data`, on disk; it is gone afterwards unless renamed."""
     name = f"{STAGED}{secrets.token_hex(16)}".encode()  # nobody can plant a link at a name they cannot guess
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         with os.fdopen(fd, "wb") as file:
-            file.writelines(chunks)
+            file.write(data)
             file.flush()
             os.fchmod(fd, mode)
             _sync(fd)
@@ -357,20 +338,6 @@ def _identity(found: os.stat_result | None) -> tuple[int, ...] | None:
 
 def _file_stat(path: str, found: os.stat_result) -> FileStat:
     return FileStat(path, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
-
-
-def _chunks(fd: int) -> Iterator[bytes]:
-    position = 0
-    while chunk := os.pread(fd, CHUNK_BYTES, position):
-        position += len(chunk)
-        yield chunk
-
-
-def _digest(fd: int) -> str:
-    digest = hashlib.sha256()
-    for chunk in _chunks(fd):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _version_folders(path: str) -> tuple[bytes, bytes, bytes]:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perdure.errors import InvalidInput
+from perdure.excerpts import excerpt
 from perdure.mcp import schemas, wording
 from perdure.mcp.arguments import check_arguments
 from perdure.mcp.wording import Answer
 from perdure.service import Service
 from perdure.settings import ToolSettings
 from perdure.types import MAX_LIMIT, MAX_QUERY, MAX_RESULT, Principal, Turn
+from perdure.words import query_terms
 
 Arguments = dict[str, Any]  # Any: already checked against the tool's schema
 
@@ -44,7 +46,7 @@ def _recall(service: Service, caller: Principal, given: Arguments) -> Answer:
     found = service.recall(caller, query[:MAX_QUERY], max_chars=max_chars, **given)
     if len(query) > MAX_QUERY:
         found = replace(found, degraded=(*found.degraded, f"only the first {MAX_QUERY} characters of query were used"))
-    hits, mark = found.hits, found.mark
+    hits, mark, terms = found.hits, found.mark, query_terms(query[:MAX_QUERY])
 
     def first(n: int) -> Answer:
         if n < len(hits) and mark:
@@ -52,7 +54,8 @@ def _recall(service: Service, caller: Principal, given: Arguments) -> Answer:
         return wording.recalled(found)
 
     def short(keep: int) -> Answer:
-        only = replace(hits[0], content=wording.shortened(hits[0].content, keep), metadata={}, tags=())
+        content, part = excerpt(hits[0].content, hits[0].part, terms, keep)
+        only = replace(hits[0], content=content, part=part, metadata={}, tags=())
         cursor = mark.after(1) if mark and len(hits) > 1 else found.next_cursor
         return wording.recalled(replace(found, hits=(only,), next_cursor=cursor))
 

@@ -141,6 +141,7 @@ def _hit(hit: Hit) -> dict[str, Any]:
         path=hit.path,
         version=hit.version,
         lines=f"{hit.lines[0]}-{hit.lines[1]}" if hit.lines else None,
+        part=str(hit.part) if hit.part else None,
         superseded_by=hit.superseded_by,
         explain={name: round(value, 4) for name, value in hit.explain.items()} if hit.explain else None,
     )
@@ -162,6 +163,7 @@ def _hit_line(hit: Hit, thread_above: str | None) -> str:
         f"tags={','.join(hit.tags)}" if hit.tags else "",
     ]
     frame += [f"{name}={value}" for name, value in hit.metadata.items()]
+    frame += [str(hit.part) if hit.part else ""]
     frame += [f"superseded_by={hit.superseded_by}" if hit.superseded_by else ""]
     if hit.explain:
         frame += [f"score={hit.score:.4f}", *(f"{name}={value:.4f}" for name, value in hit.explain.items())]

@@ -49,15 +49,14 @@ def storable(value: str, name: str) -> str:
 
 
 def label(value: str | None, name: str, *, limit: int) -> str | None:
-    """Return a short name (key, thread) without surrounding spaces, or None."""
+    """Return a short name (key, thread, tag) in one Unicode form and without surrounding spaces, or None."""
     if value is None:
         return None
-    return text(value.strip(), name, limit=limit, hint="Use a shorter one.")
+    return text(unicodedata.normalize("NFC", value.strip()), name, limit=limit, hint="Use a shorter one.")
 
 
 def key(value: str | None) -> str | None:
-    found = label(value, "key", limit=MAX_KEY)
-    return None if found is None else unicodedata.normalize("NFC", found)
+    return label(value, "key", limit=MAX_KEY)
 
 
 def thread(value: str | None) -> str | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import itertools
 import json
+import zlib
 
 from perdure.errors import InvalidInput
-from perdure.types import MAX_LIMIT
+
+MOST_BYTES = 65_536  # of a cursor unpacked: a thousand numbers of ten digits are 11,000
 
 
 def digest(namespace: str, purpose: str, *question: object) -> str:
@@ -17,21 +20,22 @@ def digest(namespace: str, purpose: str, *question: object) -> str:
 
 
 def read(cursor: str | None, request: str) -> tuple[int | None, tuple[int, ...]]:
-    """Return the position a cursor holds and what its first page showed; (None, ()) without a cursor.
+    """Return the position a cursor holds and the numbers it holds besides; (None, ()) without a cursor.
 
     Raises InvalidInput for any other cursor.
     """
     if cursor is None:
         return None, ()
     try:
-        held, position, *rest = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        shown = tuple(int(id) for id in (rest[0] if rest else ()))
-    except (ValueError, TypeError, RecursionError, binascii.Error) as exc:
+        packed = zlib.decompressobj().decompress(base64.urlsafe_b64decode(cursor.encode()), MOST_BYTES)
+        of, position, steps = json.loads(packed)
+        numbers = tuple(itertools.accumulate(int(step) for step in steps))
+    except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error, zlib.error) as exc:
         raise InvalidInput(
             f"cursor {cursor[:40]!r} is not one of ours. Pass next_cursor unchanged, or leave it out."
         ) from exc
-    if held != request or not isinstance(position, int) or not 0 <= position < 2**63 or len(shown) > MAX_LIMIT:
+    if of != request or not all(isinstance(number, int) and 0 <= number < 2**63 for number in (position, *numbers)):
         raise InvalidInput(
             "cursor belongs to another question. Repeat the call with the same arguments, or leave it out."
         )
-    return position, shown
+    return position, numbers

@@ -118,7 +118,7 @@ class Files(Part):
         once = Once(caller.namespace, idempotency_key, "write_file", path, digest, how, expected_version)
         # One writer of files at a time, over all processes: a version is committed first, then put in its place.
         with self._core.files_lock.held():
-            with self._core.database.write() as tx:
+            with self._core.database.read() as tx:
                 if (earlier := once.first(tx)) is not None:
                     return FileReceipt(**earlier)
             receipt = self._write(caller, workspace, path, new, how, expected_version, once)
@@ -236,7 +236,8 @@ def _present(reader: Reader, workspace: Workspace, namespace: str, path: str) ->
 
 
 def _digest(workspace: Workspace, path: str) -> str:
-    return hashlib.sha256(workspace.read(path)).hexdigest()
+    with workspace.open(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _kept_as(version: int, sha256: str) -> str:

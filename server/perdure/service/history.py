@@ -12,7 +12,7 @@ from perdure.errors import InvalidInput
 from perdure.service import checks, cursors, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
-from perdure.store import Reader, episodes, memories, passages
+from perdure.store import Reader, episodes, memories, passages, reader_of
 from perdure.tables import EpisodeRow, PassageRow
 from perdure.types import MAX_LIMIT, MAX_TURNS, Appended, Episode, HistoryPage, PageMark, Principal, ThreadInfo, Turn
 
@@ -38,7 +38,7 @@ class History(Part):
         request = [[turn.role, turn.content, turn.name, turn.at] for turn in turns]
         once = Once(caller.namespace, idempotency_key, "append_history", thread, request)
         with self._core.database.write() as tx:
-            if (earlier := once.first(tx)) is not None:
+            if (earlier := once.first(reader_of(tx))) is not None:
                 return Appended(**earlier)
             # One turn gains a new neighbour, and its own neighbours before it make up the rest of its context.
             before = episodes.last_turns(tx, caller.namespace, label, ranking.CONTEXT_BEFORE + 1)
@@ -100,15 +100,23 @@ class History(Part):
         checks.max_chars(max_chars)
         first, last = since and times.parse(since, "since"), until and times.parse_end(until, "until")
         request = cursors.digest(caller.namespace, "list_history", label, list(wanted), first, last, newest)
-        after, _ = cursors.read(cursor, request)
+        after, first_page = cursors.read(cursor, request)
         with self._core.database.read() as tx:
             if "thread" in wanted:
                 if len(wanted) > 1 or label is not None:
                     raise InvalidInput('kinds=["thread"] lists the threads; leave out other kinds and thread.')
+                until_seq = first_page[0] if first_page else episodes.newest(tx, caller.namespace)
                 threads = episodes.threads(
-                    tx, caller.namespace, since=first, until=last, newest_first=newest, after=after, limit=limit + 1
+                    tx,
+                    caller.namespace,
+                    since=first,
+                    until=last,
+                    newest_first=newest,
+                    until_seq=until_seq,
+                    after=after,
+                    limit=limit + 1,
                 )
-                return _threads_page(threads, request, limit, max_chars)
+                return _threads_page(threads, request, limit, max_chars, until_seq)
             found = episodes.page(
                 tx,
                 caller.namespace,
@@ -174,11 +182,13 @@ def _episodes_page(shown: list[Episode], request: str, *, more: bool, max_chars:
     return HistoryPage(tuple(shown[:n]), next_cursor=mark.after(n) if more or n < len(shown) else None, mark=mark)
 
 
-def _threads_page(threads: list[tuple[int, ThreadInfo]], request: str, limit: int, max_chars: int) -> HistoryPage:
+def _threads_page(
+    threads: list[tuple[int, ThreadInfo]], request: str, limit: int, max_chars: int, until_seq: int
+) -> HistoryPage:
     n = _fitting([len(info.thread) + 2 * EPISODE_FRAME for _, info in threads[:limit]], max_chars)
     if not threads:
         return HistoryPage()
-    mark = PageMark(request, tuple(seq for seq, _ in threads[:n]))
+    mark = PageMark(request, tuple(seq for seq, _ in threads[:n]), (until_seq,))
     shown = tuple(
         replace(info, first_at=times.show(info.first_at), last_at=times.show(info.last_at)) for _, info in threads[:n]
     )

@@ -13,8 +13,9 @@ from sqlalchemy import update
 from sqlmodel import Session, col
 
 from perdure import chunking, types
-from perdure.embedders import Matrix, Vector
+from perdure.embedders import Vector
 from perdure.errors import Conflict, InvalidInput, NotFound, Refused
+from perdure.pending import Made
 from perdure.service import checks, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
@@ -23,6 +24,7 @@ from perdure.tables import EpisodeRow, MemoryRow, PassageRow
 from perdure.types import Forgotten, Principal, Receipt, Similar, Span
 
 RECOVERABLE_DAYS = 30
+UNSAID_KIND = "note"  # of a memory whose caller named none
 SIMILAR_AT_LEAST = 0.92  # cosine of bge-small between restatements; unrelated short notes stay below 0.75
 SIMILAR_AT_MOST = 3
 
@@ -36,7 +38,7 @@ class Memories(Part):
         content: str,
         *,
         key: str | None = None,
-        kind: str = "note",
+        kind: str = UNSAID_KIND,
         tags: Sequence[str] = (),
         thread: str | None = None,
         source: str = "agent",
@@ -79,7 +81,7 @@ class Memories(Part):
             self._core.indexer.lone_writes += alone
             making = self._embed_meanwhile(row, pieces) if alone else None
             with self._core.database.write() as tx:
-                if (earlier := once.first(tx)) is not None:
+                if (earlier := once.first(reader_of(tx))) is not None:
                     earlier.update(superseded=tuple(earlier["superseded"]), similar=())
                     return self._as_indexed(tx, row.namespace, Receipt(**earlier))
                 receipt, chunks = self._store(tx, row, pieces, supersedes)
@@ -94,10 +96,12 @@ class Memories(Part):
     def _store(
         self, tx: Session, row: MemoryRow, pieces: list[Span], supersedes: str | None
     ) -> tuple[Receipt, list[int]]:
-        replaced = self._superseded(tx, row, supersedes)
+        holders, named = self._superseded(tx, row, supersedes)
+        after, then = _around(tx, row, [*holders, *named])
         same = memories.find_same(tx, row.namespace, row.fingerprint, row.recorded_at)
-        if same is not None and same.id != supersedes:
-            return self._again(tx, same, row, [old for old in replaced if old.id == supersedes]), []
+        # With another value in between, a key was given its former value back: those are two statements.
+        if same is not None and same not in named and after in (None, same):
+            return self._again(tx, same, row, [*named, *(then if _is_dated(row) else ())]), []
         episode = EpisodeRow(
             namespace=row.namespace,
             kind="remember",
@@ -110,10 +114,10 @@ class Memories(Part):
         (row.seq,) = episodes.append(tx, [episode])
         tags = memories.tags_of(row.tags)
         memories.add(tx, row, tags)
-        newer = next((holder for holder in replaced if _dated_later(holder, row) and holder.id != supersedes), None)
-        if newer is not None:
+        if after and any(holder is same or _dated_later(holder, row) for holder in holders):
             # Brought in later than what it came before: the key keeps its newer value, and as_of finds this one.
-            row.superseded_by, row.superseded_at, replaced = newer.id, newer.at, []
+            row.superseded_by, row.superseded_at, holders = after.id, after.at, []
+        replaced = list({old.id: old for old in (*named, *holders, *then)}.values())
         _supersede(tx, replaced, row.id, row.at)
         passage = PassageRow(
             namespace=row.namespace,
@@ -135,8 +139,13 @@ class Memories(Part):
         return Receipt(id=row.id, created=True, superseded=tuple(old.id for old in replaced)), chunks
 
     def _again(self, tx: Session, same: MemoryRow, row: MemoryRow, replaced: list[MemoryRow]) -> Receipt:
-        """Note that a memory was stated again: it gains the tags and metadata that are new, and lasts as long."""
+        """Note that a memory was stated again: it gains what is new of it, and lasts as long as any statement of it."""
         same.seen += 1
+        if _is_dated(row):
+            same.at = min(same.at, row.at)
+        same.thread = same.thread or row.thread
+        same.kind = row.kind if same.kind == UNSAID_KIND else same.kind
+        _mark_passages(tx, same, at=same.at, thread=same.thread, kind=same.kind)
         memories.add_tags(tx, same, memories.tags_of(row.tags))
         same.details = json.dumps(memories.metadata_of(row.details) | memories.metadata_of(same.details))
         if same.expires_at is not None and (row.expires_at is None or row.expires_at > same.expires_at):
@@ -145,19 +154,21 @@ class Memories(Part):
         _supersede(tx, replaced, same.id, row.at)
         return Receipt(same.id, created=False, duplicate=True, superseded=tuple(old.id for old in replaced))
 
-    def _superseded(self, tx: Session, row: MemoryRow, supersedes: str | None) -> list[MemoryRow]:
-        replaced = memories.holders(tx, row.namespace, row.key) if row.key else []
-        if supersedes is not None:
-            old = memories.get(tx, row.namespace, supersedes)
-            if old is None or old.forgotten_at is not None:
-                raise NotFound(f"No memory {supersedes!r} to supersede. recall shows the ids.")
-            if old.superseded_by is not None:
-                raise Conflict(f"{supersedes} is already superseded by {old.superseded_by}. Supersede that one.")
-            if old.id not in {other.id for other in replaced}:
-                replaced.append(old)
-        return replaced
+    def _superseded(
+        self, tx: Session, row: MemoryRow, supersedes: str | None
+    ) -> tuple[list[MemoryRow], list[MemoryRow]]:
+        """Return the other memories that hold the key, and the one that the caller named."""
+        holders = memories.holders(tx, row.namespace, row.key) if row.key else []
+        if supersedes is None:
+            return holders, []
+        old = memories.get(tx, row.namespace, supersedes)
+        if old is None or old.forgotten_at is not None:
+            raise NotFound(f"No memory {supersedes!r} to supersede. recall shows the ids.")
+        if old.superseded_by is not None:
+            raise Conflict(f"{supersedes} is already superseded by {old.superseded_by}. Supersede that one.")
+        return [holder for holder in holders if holder is not old], [old]
 
-    def _embed_meanwhile(self, row: MemoryRow, pieces: list[Span]) -> Future[Matrix | None]:
+    def _embed_meanwhile(self, row: MemoryRow, pieces: list[Span]) -> Future[Made | None]:
         """Have the text embedded while it is committed: neither waits for the other."""
         texts = [row.content[piece.start : piece.end] for piece in pieces]
         return self._core.pool.submit(self._core.indexer.embed_documents, texts)
@@ -168,20 +179,19 @@ class Memories(Part):
         return replace(receipt, indexed=ready)
 
     def _embedded(
-        self, receipt: Receipt, row: MemoryRow, chunks: list[int], making: Future[Matrix | None] | None
+        self, receipt: Receipt, row: MemoryRow, chunks: list[int], making: Future[Made | None] | None
     ) -> Receipt:
         # Committed before this: whatever happens to the vectors does not lose the memory.
         indexer = self._core.indexer
         if indexer.embedder is None:
             return replace(receipt, indexed=True)  # by words, which is all there is
         made = making.result() if making is not None else None
-        model = indexer.model() if made is not None else None
-        if made is not None and model is not None and indexer.store(chunks, made, model=model):
-            return replace(receipt, similar=self._similar(row, made[0], model), indexed=True)
+        if made is not None and indexer.store(chunks, made):
+            return replace(receipt, similar=self._similar(row, made.vectors[0], made.model), indexed=True)
         indexer.wake()
         return receipt
 
-    def _similar(self, row: MemoryRow, vector: Vector, model: str) -> tuple[Similar, ...]:
+    def _similar(self, row: MemoryRow, vector: Vector, model: int) -> tuple[Similar, ...]:
         """Return other memories in force that say nearly the same; looked for by the index or in a small store only."""
         reach = passages.Reach(types=("memory",), now=times.now())
         with self._core.database.read() as tx:
@@ -267,8 +277,23 @@ class Memories(Part):
             raise Refused(f"{row.id} was forgotten more than {RECOVERABLE_DAYS} days ago. Remember it again instead.")
         if row.key and row.superseded_by is None and (holders := memories.holders(tx, row.namespace, row.key)):
             raise Conflict(f"The key {row.key!r} is held by {holders[0].id} now. Forget that one first.")
+        if row.superseded_by is None and (same := memories.find_same(tx, row.namespace, row.fingerprint, now)):
+            raise Conflict(f"{same.id} says the same now, so there is nothing to bring back.")
         row.forgotten_at = None
         _mark_passages(tx, row, hidden=False)
+
+
+def _around(tx: Session, row: MemoryRow, holders: Sequence[MemoryRow]) -> tuple[MemoryRow | None, list[MemoryRow]]:
+    """Return the value of the key that came after the time of `row`, and what it held then; nothing for the newest."""
+    if row.key is None or all(holder.at <= row.at for holder in holders):
+        return None, []
+    found = row.namespace, row.key, row.at
+    return memories.next_after(tx, *found), memories.held_at(tx, *found)
+
+
+def _is_dated(row: MemoryRow) -> bool:
+    """Say whether whoever wrote it gave it a time of its own."""
+    return row.at != row.recorded_at
 
 
 def _dated_later(holder: MemoryRow, row: MemoryRow) -> bool:
@@ -276,7 +301,7 @@ def _dated_later(holder: MemoryRow, row: MemoryRow) -> bool:
 
     One without a time of its own holds from when it was written, and gives way to whatever is said after that.
     """
-    return holder.at > row.at and holder.at != holder.recorded_at
+    return holder.at > row.at and _is_dated(holder)
 
 
 def _supersede(tx: Session, replaced: Sequence[MemoryRow], by: str, at: str) -> None:

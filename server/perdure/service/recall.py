@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from perdure import ranking
+import numpy as np
+
+from perdure import ranking, timing
 from perdure.embedders import Vector
+from perdure.excerpts import excerpt
+from perdure.indexer import Asked
 from perdure.service import checks, cursors, times
 from perdure.service.core import Part
 from perdure.store import Reader, episodes, memories, passages, vectors
-from perdure.types import MAX_LIMIT, Episode, Hit, PageMark, Principal, Recall
+from perdure.timing import Ask
+from perdure.types import MAX_LIMIT, MEMORY_KINDS, Episode, Hit, PageMark, Principal, Recall
+from perdure.words import Term, found_share, query_terms
 
 POOL = 50  # candidates of each channel, or as many as are shown: 40, 60 and 100 found the same in ten results
 SOURCE_OF_ROLE = {"user": "user", "assistant": "agent", "tool": "tool", "system": "agent"}
-DEEP_POOL = 1_000  # for all pages after the first, which share one ranking: they never overlap or miss
+DEEP_POOL = 1_000  # of each channel for the pages after the first; what lies deeper is said to be left out
 SMALL = 200  # passages in reach that are all ranked
 OVERFETCH = 3  # of the index, which knows no filters
 MAX_WIDENED = 4_000  # neighbours asked of the index before exact search is cheaper
 FEW_FLOOR = 0.2  # below a model's weakest good match lies what is unrelated (bge-small: 0.62 and about 0.4)
 HIT_FRAME = 20  # characters counted per hit besides its content
+UNREAD = 0.5  # taken for the share of the terms in a long text, which ranking does not read
+EXCERPT = 1_000  # characters shown of a long text where the whole would push other hits out: about one chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +37,12 @@ class _Question:
     reach: passages.Reach
     filtered: bool
     wanted: int  # candidates of each channel
+    ask: Ask
+    terms: list[Term]
 
     def pool(self, total: int) -> int:
         """Return how many candidates each channel gives: of a small store all."""
         return total if total <= SMALL else self.wanted
-
-    @property
-    def terms(self) -> list[str]:
-        return ranking.query_terms(self.text)
 
 
 @dataclass(slots=True)
@@ -44,7 +50,7 @@ class _Meaning:
     """What the vectors brought up. `near` is None where the index was not asked, or could not answer."""
 
     vector: Vector | None = None
-    model: str | None = None
+    model: int | None = None
     near: list[tuple[int, float]] | None = None
     degraded: list[str] = field(default_factory=list[str])
 
@@ -60,7 +66,9 @@ class _Found:
     pending: int
     authors: list[str]
     meaning: _Meaning = field(default_factory=_Meaning)
-    floor: float | None = None
+    floor: float | None = None  # the cosine that counts as unrelated to the question
+    home: float | None = None  # the 90th percentile of the cosines to a sample of all that is stored
+    same: Mapping[int, int] = field(default_factory=dict[int, int])  # which candidate says the same as one left out
     channels: list[str] = field(default_factory=lambda: ["words"])
     degraded: list[str] = field(default_factory=list[str])
 
@@ -92,46 +100,43 @@ class Recalling(Part):
         `since`/`until` bound when it was said or happened; `as_of` answers from what was believed then.
         """
         caller.require("memory:read")
-        text = checks.query(query)
         checks.between(limit, "limit", 1, MAX_LIMIT)
         checks.max_chars(max_chars)
         reach = passages.Reach(
             types=checks.include(include),
             now=times.now(),
-            kind=kind,
+            kind=checks.one_of(kind, "kind", MEMORY_KINDS) if kind else None,
             thread=checks.thread(thread),
             key=checks.key(key),
             tags=checks.tags(tags),
             since=times.parse(since, "since") if since else None,
             until=times.parse_end(until, "until") if until else None,
-            as_of=times.parse_end(as_of, "as_of") if as_of else None,
+            as_of=times.parse_moment(as_of, "as_of") if as_of else None,
         )
-        asked = (text, list(include), list(tags), kind, thread, key, since, until, as_of, min_score)
+        asked = (query, list(include), list(tags), kind, thread, key, since, until, as_of, min_score)
         request = cursors.digest(caller.namespace, "recall", *asked)
         position, seen = cursors.read(cursor, request)
-        filtered = any((tags, kind, thread, key, since, until, as_of)) or len(reach.types) < 3
-        pool = max(POOL, limit) if position is None else DEEP_POOL
-        question = _Question(caller.namespace, text, reach, filtered, pool)
-        offset = position or 0
+        # One more than is shown, so that a full page knows whether there is another.
+        question = _question(caller.namespace, query, reach, max(POOL, limit + 1) if position is None else DEEP_POOL)
         found = self._look_up(question)
         with self._core.database.read() as tx:
             ranked = self._rank(tx, question, found)
             kept = [r for r in ranked if r.id not in seen and (min_score is None or r.score >= min_score)]
-            hits = _load(tx, caller.namespace, kept[offset : offset + limit], explain=explain)
+            hits = _load(tx, question, found, kept[:limit], explain=explain)
             stored = bool(hits) or passages.any_stored(tx, caller.namespace)
-        shown = _within(hits, max_chars)
-        ids = [r.id for r in kept[offset : offset + limit]][: len(shown)]
-        if position is None:
-            mark = PageMark(request, (0,) * len(ids), tuple(ids))
-        else:
-            mark = PageMark(request, tuple(range(offset + 1, offset + len(ids) + 1)), seen)
-        more = offset + len(shown) < len(kept)
-        return self._envelope(text, found, ranked, shown, mark if shown else None, more=more, stored=stored)
+        shown = _within(hits, max_chars, question.terms)
+        more = len(shown) < len(kept)
+        deepest = not more and position is not None and len(found.candidates) >= DEEP_POOL
+        if deepest and sum(found.searched.values()) > len(found.candidates):
+            found.degraded.append(f"only the best {len(found.candidates)} matches can be paged; narrow the question")
+        ids = tuple(r.id for r in kept[: len(shown)])
+        mark = PageMark(request, (len(seen),) * len(ids), held=seen, items=ids) if ids else None
+        return self._envelope(found, ranked, shown, mark, more=more, stored=stored)
 
     def _look_up(self, question: _Question) -> _Found:
         """Find candidates by words, while the model embeds the question in its own process, then by meaning."""
         core = self._core
-        embedded = core.indexer.begin_query(question.text)
+        embedded = core.indexer.begin_query(question.ask.about)
         with core.database.read() as tx:
             state = vectors.state(tx)
             searched = passages.count(tx, question.namespace, question.reach, filtered=question.filtered)
@@ -142,7 +147,12 @@ class Recalling(Part):
                 state=state,
                 words=words,
                 candidates=passages.candidates(
-                    tx, question.namespace, question.reach, passages=words, model=state.model
+                    tx,
+                    question.namespace,
+                    question.reach,
+                    passages=words,
+                    model=state.model,
+                    long=timing.CLAIM_WORDS,
                 ),
                 searched=searched,
                 pending=0 if core.indexer.embedder is None else passages.count_pending(tx, question.namespace),
@@ -152,26 +162,21 @@ class Recalling(Part):
         found.degraded += found.meaning.degraded
         return found
 
-    def _by_meaning(
-        self, question: _Question, vector: Vector | None, state: vectors.IndexState, total: int
-    ) -> _Meaning:
+    def _by_meaning(self, question: _Question, asked: Asked | None, state: vectors.IndexState, total: int) -> _Meaning:
         indexer = self._core.indexer
-        model = indexer.comparable(state) if vector is not None else None
-        if vector is not None and state.dimensions not in (None, len(vector)):
-            why = f"the embedder gives {len(vector)} numbers and the stored vectors have {state.dimensions}"
-            return _Meaning(degraded=[f"words only: {why}; `perdure reindex` makes them anew"])
-        if vector is None or model is None:
-            if indexer.embedder is None:
-                return _Meaning()
-            return _Meaning(degraded=[f"words only: {indexer.embedder_trouble or 'the embedder does not answer'}"])
-        return self._near(question, state, total, _Meaning(vector, model))
+        vector = indexer.comparable(asked, state)
+        if vector is not None:
+            return self._near(question, state, total, _Meaning(vector, state.model))
+        if indexer.embedder is None:
+            return _Meaning()
+        return _Meaning(degraded=[f"words only: {indexer.embedder_trouble or 'the embedder does not answer'}"])
 
     def _near(self, question: _Question, state: vectors.IndexState, total: int, meaning: _Meaning) -> _Meaning:
         """Add what the index finds, where asking it is faster than reading every vector in reach."""
         core, index = self._core, self._core.indexer.index
         assert meaning.vector is not None
         assert meaning.model is not None
-        if index is None or total <= core.settings.index.exact_max_chunks:
+        if index is None or total <= max(core.settings.index.exact_max_chunks, question.wanted):
             return meaning
         pool = question.pool(total)
         k = pool * (OVERFETCH if question.filtered else 1)
@@ -190,7 +195,7 @@ class Recalling(Part):
                     if question.filtered
                     else passages.count_passages(tx, (id for id, _ in near))
                 )
-            if passing >= min(pool, total) // 2:
+            if passing >= min(pool, total):
                 return meaning
             if k >= MAX_WIDENED:
                 meaning.near = None  # few of the nearest pass the filter: reading those that do is exact and quicker
@@ -199,44 +204,59 @@ class Recalling(Part):
 
     def _rank(self, tx: Reader, question: _Question, found: _Found) -> list[ranking.Ranked]:
         meaning, candidates = found.meaning, found.candidates
-        cosines: dict[int, list[float]] = {}
+        cosines: dict[int, tuple[list[float], Vector]] = {}
         if meaning.vector is not None and meaning.model is not None:
             exact = self._exact(tx, question, found, meaning.vector, meaning.model)
-            chunks = [id for id, _ in (*exact, *(meaning.near or ()))]
-            candidates |= passages.candidates(
-                tx, question.namespace, question.reach, chunks=chunks, model=meaning.model
+            near = passages.candidates(
+                tx,
+                question.namespace,
+                question.reach,
+                chunks=[id for id, _ in (*exact, *(meaning.near or ()))],
+                model=meaning.model,
+                long=timing.CLAIM_WORDS,
             )
+            candidates |= near
             cosines = passages.cosines(candidates.values(), meaning.vector)
-            found.floor = self._floor(tx, question.namespace, meaning.vector, meaning.model, found)
-        scored = [
-            ranking.Scored(
-                id=candidate.id,
-                words_score=found.words.get(candidate.id, 0.0),
-                cosines=cosines.get(candidate.id, ()),
-                author=candidate.author,
-                thread=candidate.thread if candidate.type == "turn" else None,
-                words=candidate.words,
-            )
-            for candidate in candidates.values()
-        ]
-        author = ranking.named_author(question.text, found.authors)
-        return ranking.rank(scored, floor=found.floor, author=author)
+            self._compare(tx, question.namespace, meaning.vector, meaning.model, found)
+        embedder = self._core.indexer.embedder
+        scored = {c.id: _scored(c, found.words.get(c.id, 0.0), cosines.get(c.id)) for c in candidates.values()}
+        ranked = ranking.rank(
+            list(scored.values()),
+            floor=found.floor,
+            weak_below=embedder.weak_below if embedder is not None else None,
+            author=ranking.named_author(question.text, found.authors),
+            role=ranking.meant_role(question.text),
+            ask=question.ask,
+        )
+        ranked, found.same = ranking.without_repeats(ranked, scored)
+        return ranking.scored(ranked, self._confidence(question, found, ranked))
 
-    def _floor(self, tx: Reader, namespace: str, vector: Vector, model: str, found: _Found) -> float | None:
-        """Return the cosine that counts as unrelated to this question, None while nothing is embedded."""
+    def _compare(self, tx: Reader, namespace: str, vector: Vector, model: int, found: _Found) -> None:
+        """Note how near the question is to a sample of what is stored; nothing while nothing is embedded."""
         sample = self._core.samples.get(tx, namespace, model, sum(found.searched.values()))
         if sample is None:
-            return None
+            return
         found.channels.append("vectors")
-        floor = float((sample @ vector).min())
+        cosines = sample @ vector
+        found.floor, found.home = float(cosines.min()), float(np.quantile(cosines, 0.9))
         embedder = self._core.indexer.embedder
         if len(sample) < self._core.samples.SIZE and embedder is not None:
             # Too few to hold something unrelated: a lone memory would be its own floor.
-            floor = min(floor, (embedder.weak_below or FEW_FLOOR) - FEW_FLOOR)
-        return floor
+            found.floor = min(found.floor, (embedder.weak_below or FEW_FLOOR) - FEW_FLOOR)
+
+    def _confidence(self, question: _Question, found: _Found, ranked: Sequence[ranking.Ranked]) -> float:
+        embedder = self._core.indexer.embedder
+        best = found.candidates[ranked[0].id].text if ranked else None
+        return ranking.confidence(
+            ranked,
+            home=found.home,
+            stored=sum(found.searched.values()),
+            weak_below=embedder.weak_below if embedder is not None else None,
+            terms_found=found_share(question.terms, best) if best is not None else UNREAD,
+        )
 
     def _exact(
-        self, tx: Reader, question: _Question, found: _Found, vector: Vector, model: str
+        self, tx: Reader, question: _Question, found: _Found, vector: Vector, model: int
     ) -> list[tuple[int, float]]:
         """Search what the index was not asked for or does not hold yet: a vector counts from when it is stored."""
         namespace, generation = question.namespace, found.state.generation
@@ -253,7 +273,6 @@ class Recalling(Part):
 
     def _envelope(
         self,
-        text: str,
         found: _Found,
         ranked: Sequence[ranking.Ranked],
         shown: Sequence[Hit],
@@ -262,10 +281,6 @@ class Recalling(Part):
         more: bool,
         stored: bool,
     ) -> Recall:
-        embedder = self._core.indexer.embedder
-        terms = ranking.query_terms(text)
-        heard = sum(term in shown[0].content.lower() for term in terms) / len(terms) if shown and terms else 0.0
-        weak_below = embedder.weak_below if embedder is not None and found.floor is not None else None
         names = {"memory": "memories", "turn": "history", "file": "files"}
         return Recall(
             hits=tuple(shown),
@@ -273,11 +288,34 @@ class Recalling(Part):
             channels=tuple(found.channels),
             pending=found.pending,
             degraded=tuple(found.degraded),
-            confidence=ranking.confidence(ranked, weak_below=weak_below, terms_found=heard),
+            confidence=round(max((r.score for r in ranked), default=0.0), 3),
             empty_reason=None if shown else _why_empty(found, ranked, stored=stored),
             next_cursor=mark.after(len(shown)) if more and mark else None,
             mark=mark,
         )
+
+
+def _question(namespace: str, query: str, reach: passages.Reach, wanted: int) -> _Question:
+    filters = (reach.tags, reach.kind, reach.thread, reach.key, reach.since, reach.until, reach.as_of)
+    text = checks.query(query)
+    filtered = any(filters) or len(reach.types) < 3
+    return _Question(namespace, text, reach, filtered, wanted, timing.read(text), query_terms(text))
+
+
+def _scored(candidate: passages.Candidate, words: float, near: tuple[list[float], Vector] | None) -> ranking.Scored:
+    return ranking.Scored(
+        id=candidate.id,
+        type=candidate.type,
+        words_score=words,
+        cosines=near[0] if near else (),
+        author=candidate.author,
+        thread=candidate.thread if candidate.type == "turn" else None,
+        words=candidate.words,
+        at=candidate.moment,
+        key=candidate.key,
+        text=candidate.text,
+        vector=near[1] if near else None,
+    )
 
 
 def _why_empty(found: _Found, ranked: Sequence[ranking.Ranked], *, stored: bool) -> str:
@@ -290,19 +328,39 @@ def _why_empty(found: _Found, ranked: Sequence[ranking.Ranked], *, stored: bool)
     return "below_min_score"
 
 
-def _load(tx: Reader, namespace: str, ranked: Sequence[ranking.Ranked], *, explain: bool) -> list[Hit]:
+def _load(
+    tx: Reader, question: _Question, found: _Found, ranked: Sequence[ranking.Ranked], *, explain: bool
+) -> list[Hit]:
+    namespace = question.namespace
     rows = passages.load(tx, namespace, [r.id for r in ranked])
     known = memories.load(tx, namespace, [row.subject for row in rows.values() if row.type == "memory"])
     turns = episodes.load(tx, namespace, [row.seq for row in rows.values() if row.type == "turn"])
-    found = ((r, rows.get(r.id)) for r in ranked)
-    hits = (_hit(row, known.get(row.subject), turns.get(row.seq), r, explain=explain) for r, row in found if row)
+    placed = _explained(ranked, found) if explain else {}
+    pairs = ((r, rows.get(r.id)) for r in ranked)
+    hits = (_hit(row, known.get(row.subject), turns.get(row.seq), r, placed.get(r.id)) for r, row in pairs if row)
     return [hit for hit in hits if hit is not None]
 
 
+def _explained(ranked: Sequence[ranking.Ranked], found: _Found) -> dict[int, dict[str, float]]:
+    """Return, by passage, its rank and score in each channel and what each rule added."""
+    by_words = {id: n for n, id in enumerate(sorted(found.words, key=lambda id: -found.words[id]), 1)}
+    near = [r for r in ranked if r.cosine is not None]
+    by_vectors = {r.id: n for n, r in enumerate(sorted(near, key=lambda r: -(r.cosine or 0.0)), 1)}
+    placed: dict[int, dict[str, float]] = {}
+    for r in ranked:
+        channels = {"words_rank": by_words.get(r.id), "bm25": found.words.get(r.id)}
+        channels |= {"vectors_rank": by_vectors.get(r.id), "cosine": r.cosine}
+        placed[r.id] = {name: value for name, value in channels.items() if value is not None} | dict(r.parts)
+    return placed
+
+
 def _hit(
-    row: passages.Found, memory: memories.Statement | None, turn: Episode | None, r: ranking.Ranked, *, explain: bool
+    row: passages.Found,
+    memory: memories.Statement | None,
+    turn: Episode | None,
+    r: ranking.Ranked,
+    parts: Mapping[str, float] | None,
 ) -> Hit | None:
-    parts = {**r.parts, **({"cosine": r.cosine} if r.cosine is not None else {})} if explain else None
     score, at = round(r.score, 4), times.show(row.at)
     if row.type == "memory":
         if memory is None:
@@ -350,16 +408,32 @@ def _hit(
     )
 
 
-def _within(hits: Sequence[Hit], max_chars: int) -> list[Hit]:
-    """Return the first hits that fit. A first one that is too long alone is cut, and says so."""
+def _within(hits: Sequence[Hit], max_chars: int, terms: Sequence[Term]) -> list[Hit]:
+    """Return the first hits that fit. Before one is left out, long ones give up all but the part that answers.
+
+    The last gives up first. A first one that is too long alone is cut to what there is room for.
+    """
+    fitted = list(hits)
+    excess = sum(len(hit.content) + HIT_FRAME for hit in hits) - max_chars
+    for n in range(len(fitted) - 1, -1, -1):
+        if excess <= 0:
+            break
+        if len(fitted[n].content) > EXCERPT:
+            # The first keeps what is left over.
+            room = EXCERPT if n else max(EXCERPT, len(fitted[0].content) - excess)
+            shorter = _shorter(fitted[n], min(room, max_chars - HIT_FRAME), terms)
+            excess -= len(fitted[n].content) - len(shorter.content)
+            fitted[n] = shorter
     kept: list[Hit] = []
     room = max_chars
-    for hit in hits:
+    for hit in fitted:
         room -= len(hit.content) + HIT_FRAME
         if room < 0 and kept:
             break
-        if room < 0:
-            note = f" … [{len(hit.content)} characters in all]"
-            hit = replace(hit, content=hit.content[: max_chars - HIT_FRAME - len(note)] + note)
-        kept.append(hit)
+        kept.append(hit if room >= 0 else _shorter(hit, max_chars - HIT_FRAME, terms))
     return kept
+
+
+def _shorter(hit: Hit, room: int, terms: Sequence[Term]) -> Hit:
+    content, part = excerpt(hit.content, hit.part, terms, room)
+    return replace(hit, content=content, part=part)

@@ -11,7 +11,7 @@ from sqlmodel import Session
 
 from perdure.errors import Conflict
 from perdure.service import checks
-from perdure.store import episodes
+from perdure.store import Reader, episodes
 from perdure.tables import IdempotencyRow
 from perdure.types import Appended, FileReceipt, Receipt
 
@@ -27,13 +27,14 @@ class Once:
         self._tool = tool
         self._request = hashlib.sha256(json.dumps([tool, *request], sort_keys=True).encode()).hexdigest()
 
-    def first(self, tx: Session) -> dict[str, Any] | None:  # Any: the fields of whichever receipt it was
+    def first(self, reader: Reader) -> dict[str, Any] | None:  # Any: the fields of whichever receipt it was
         """Return the first receipt's fields. Raises Conflict if the key was used with another tool."""
-        if self._key is None or (row := episodes.first_receipt(tx, self._namespace, self._key)) is None:
+        if self._key is None or (found := episodes.first_receipt(reader, self._namespace, self._key)) is None:
             return None
-        if row.tool != self._tool:
-            raise Conflict(f"idempotency_key {self._key!r} was used with {row.tool}. Use a new key for a new write.")
-        return json.loads(row.receipt)
+        tool, receipt = found
+        if tool != self._tool:
+            raise Conflict(f"idempotency_key {self._key!r} was used with {tool}. Use a new key for a new write.")
+        return json.loads(receipt)
 
     def keep(self, tx: Session, receipt: Receipt | Appended | FileReceipt, at: str) -> None:
         if self._key is None:

@@ -82,7 +82,7 @@ def load(reader: Reader, namespace: str, numbers: Sequence[int]) -> dict[int, Ep
 
 THREADS = """
 SELECT max(seq) AS last_seq, thread, count(*), min(at) AS first_at, max(at) AS last_at
-FROM episode WHERE namespace = :namespace AND thread IS NOT NULL GROUP BY thread
+FROM episode WHERE namespace = :namespace AND thread IS NOT NULL AND seq <= :until_seq GROUP BY thread
 HAVING (:after IS NULL OR last_seq {follows} :after)
    AND (:since IS NULL OR last_at >= :since) AND (:until IS NULL OR first_at < :until)
 ORDER BY last_seq {order} LIMIT :limit
@@ -96,20 +96,37 @@ def threads(
     since: str | None,
     until: str | None,
     newest_first: bool,
+    until_seq: int,
     after: int | None,
     limit: int,
 ) -> list[tuple[int, ThreadInfo]]:
-    """Return (last seq, thread) of threads that follow `after`, ordered by their last episode."""
+    """Return (last seq, thread) of threads that follow `after`, ordered by their last episode.
+
+    Episodes after `until_seq` do not count, so that a thread that goes on between two pages keeps its place.
+    """
     rows = reader.execute(
         THREADS.format(follows="<" if newest_first else ">", order="DESC" if newest_first else "ASC"),
-        {"namespace": namespace, "after": after, "since": since, "until": until, "limit": limit},
+        {
+            "namespace": namespace,
+            "until_seq": until_seq,
+            "after": after,
+            "since": since,
+            "until": until,
+            "limit": limit,
+        },
     )
     return [(row[0], ThreadInfo(*row[1:])) for row in rows]
 
 
-def first_receipt(tx: Session, namespace: str, key: str) -> IdempotencyRow | None:
-    """Return what was answered when `key` was used before."""
-    return tx.get(IdempotencyRow, (namespace, key))
+def newest(reader: Reader, namespace: str) -> int:
+    """Return the number of the last episode of the namespace, 0 if there is none."""
+    return reader.execute("SELECT max(seq) FROM episode WHERE namespace = ?", (namespace,)).fetchone()[0] or 0
+
+
+def first_receipt(reader: Reader, namespace: str, key: str) -> tuple[str, str] | None:
+    """Return (tool, receipt as JSON) of the write that used `key` before."""
+    statement = "SELECT tool, receipt FROM idempotency WHERE namespace = ? AND key = ?"
+    return reader.execute(statement, (namespace, key)).fetchone()
 
 
 def keep_receipt(tx: Session, row: IdempotencyRow) -> None:

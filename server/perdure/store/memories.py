@@ -55,6 +55,34 @@ def holders(tx: Session, namespace: str, key: str) -> list[MemoryRow]:
     return list(tx.exec(query))
 
 
+def held_at(tx: Session, namespace: str, key: str, at: str) -> list[MemoryRow]:
+    """Return what `key` held at that time, as far as is known now: at most one, but a list heals an older mistake."""
+    query = select(MemoryRow).where(
+        MemoryRow.namespace == namespace,
+        MemoryRow.key == key,
+        col(MemoryRow.at) <= at,
+        or_(col(MemoryRow.superseded_at).is_(None), col(MemoryRow.superseded_at) > at),
+        col(MemoryRow.forgotten_at).is_(None),
+    )
+    return list(tx.exec(query))
+
+
+def next_after(tx: Session, namespace: str, key: str, at: str) -> MemoryRow | None:
+    """Return the first value of `key` that is dated after that time."""
+    query = (
+        select(MemoryRow)
+        .where(
+            MemoryRow.namespace == namespace,
+            MemoryRow.key == key,
+            col(MemoryRow.at) > at,
+            col(MemoryRow.forgotten_at).is_(None),
+        )
+        .order_by(col(MemoryRow.at), col(MemoryRow.seq))
+        .limit(1)
+    )
+    return tx.exec(query).first()
+
+
 def last_forgotten(tx: Session, namespace: str, key: str) -> MemoryRow | None:
     """Return the memory under `key` that was forgotten last."""
     query = (

@@ -12,10 +12,12 @@ from sqlalchemy import text
 from sqlmodel import Session, select
 
 from perdure.embedders import Matrix, Vector
-from perdure.store.engine import Reader
-from perdure.store.vectors import matrix
+from perdure.store import vectors
+from perdure.store.engine import Reader, reader_of
+from perdure.store.vectors import IN_FORCE, matrix
 from perdure.tables import ChunkRow, PassageRow
 from perdure.types import Span
+from perdure.words import Term, index_form, match_expression
 
 BODY_WEIGHT, CONTEXT_WEIGHT = 1.0, 0.25  # measured on conversations: neighbours help most at a quarter of the weight
 
@@ -82,27 +84,24 @@ class NewPassage:
 
 
 def add(tx: Session, passages: Sequence[NewPassage]) -> list[list[int]]:
-    """Store passages with their words and pending chunks; return the chunk ids of each."""
+    """Store passages with their words and pending chunks; return the chunk ids of each for the model in force."""
     if not passages:
         return []
     tx.add_all([passage.row for passage in passages])
     tx.flush()
-    chunks = [
-        [
-            ChunkRow(namespace=passage.row.namespace, passage_id=passage.row.id, start=span.start, end=span.end)
-            for span in passage.spans
-        ]
-        for passage in passages
-    ]
+    state = vectors.state(reader_of(tx))
+    chunks = [_pieces(passage, state.in_force) for passage in passages]
     tx.add_all([chunk for group in chunks for chunk in group])
+    if state.next is not None:
+        tx.add_all([chunk for passage in passages for chunk in _pieces(passage, state.next)])
     tx.flush()
     tx.connection().execute(
         text("INSERT INTO passage_fts (rowid, body, context, namespace) VALUES (:id, :body, :context, :namespace)"),
         [
             {
                 "id": passage.row.id,
-                "body": passage.body,
-                "context": passage.context,
+                "body": index_form(passage.body),
+                "context": index_form(passage.context),
                 "namespace": namespace_word(passage.row.namespace),
             }
             for passage in passages
@@ -111,10 +110,19 @@ def add(tx: Session, passages: Sequence[NewPassage]) -> list[list[int]]:
     return [[chunk.id for chunk in group if chunk.id is not None] for group in chunks]
 
 
+def _pieces(passage: NewPassage, model: vectors.Model) -> list[ChunkRow]:
+    row = passage.row
+    return [
+        ChunkRow(namespace=row.namespace, passage_id=row.id, start=span.start, end=span.end, model=model.id)
+        for span in passage.spans
+    ]
+
+
 def set_context(tx: Session, passage_id: int, context: str) -> None:
     """Replace the neighbours a passage is also found by."""
     tx.connection().execute(
-        text("UPDATE passage_fts SET context = :context WHERE rowid = :id"), {"context": context, "id": passage_id}
+        text("UPDATE passage_fts SET context = :context WHERE rowid = :id"),
+        {"context": index_form(context), "id": passage_id},
     )
 
 
@@ -130,7 +138,7 @@ def remove(tx: Session, namespace: str, type: str, subject: str) -> None:
     ids = json.dumps([row.id for row in of_subject(tx, namespace, type, subject)])
     connection = tx.connection()
     for statement in (
-        "UPDATE chunk SET deleted = 1, embedding = NULL, model = NULL, passage_id = NULL"
+        "UPDATE chunk SET deleted = 1, embedding = NULL, passage_id = NULL"
         " WHERE passage_id IN (SELECT value FROM json_each(:ids))",
         "DELETE FROM passage_fts WHERE rowid IN (SELECT value FROM json_each(:ids))",
         "DELETE FROM passage WHERE id IN (SELECT value FROM json_each(:ids))",
@@ -163,7 +171,7 @@ def totals(reader: Reader, namespace: str) -> dict[str, int]:
         "turns": "SELECT count(*) FROM episode WHERE namespace = ? AND kind = 'turn'",
         "episodes": "SELECT count(*) FROM episode WHERE namespace = ?",
         "files": "SELECT count(*) FROM file WHERE namespace = ?",
-        "chunks": "SELECT count(*) FROM chunk WHERE namespace = ? AND deleted = 0",
+        "chunks": f"SELECT count(*) FROM chunk WHERE model = {IN_FORCE} AND namespace = ? AND deleted = 0",
     }
     return {name: reader.execute(statement, (namespace,)).fetchone()[0] for name, statement in statements.items()}
 
@@ -172,7 +180,8 @@ def is_embedded(reader: Reader, namespace: str, memory_id: str) -> bool:
     """Return whether no chunk of the memory is pending."""
     statement = (
         "SELECT 1 FROM passage p JOIN chunk c ON c.passage_id = p.id"
-        " WHERE p.namespace = ? AND p.type = 'memory' AND p.subject = ? AND c.embedding IS NULL"
+        f" WHERE p.namespace = ? AND p.type = 'memory' AND p.subject = ? AND c.model = {IN_FORCE}"
+        " AND c.embedding IS NULL"
     )
     return reader.execute(statement, (namespace, memory_id)).fetchone() is None
 
@@ -184,17 +193,21 @@ def any_stored(reader: Reader, namespace: str) -> bool:
 
 
 def count_pending(reader: Reader, namespace: str) -> int:
-    """Return how many chunks of the namespace have no embedding yet."""
-    statement = "SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0 AND +namespace = ?"
+    """Return how many chunks of the namespace have no embedding by the model in force yet."""
+    statement = (
+        f"SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0 AND model = {IN_FORCE} AND +namespace = ?"
+    )
     return reader.execute(statement, (namespace,)).fetchone()[0]
 
 
-def search_words(reader: Reader, namespace: str, terms: Sequence[str], reach: Reach, k: int) -> list[tuple[int, float]]:
-    """Return up to k (passage id, BM25), best first, of passages with any of the terms, which are literal words."""
+def search_words(
+    reader: Reader, namespace: str, terms: Sequence[Term], reach: Reach, k: int
+) -> list[tuple[int, float]]:
+    """Return up to k (passage id, BM25), best first, of passages with any of the terms."""
     if not terms:
         return []
     where, values = reach.sql(namespace, by_id=True)
-    match = "{body context} : (" + " OR ".join('"' + term.replace('"', '""') + '"' for term in terms) + ")"
+    match = f"{{body context}} : ({match_expression(terms)})"
     if _shared(reader, namespace):
         match += f' AND namespace : "{namespace_word(namespace)}"'
     rank = f"bm25(passage_fts, {BODY_WEIGHT}, {CONTEXT_WEIGHT}, 0.0)"
@@ -212,7 +225,7 @@ def search_exact(
     reach: Reach,
     k: int,
     *,
-    model: str,
+    model: int,
     below_generation: int | None = None,
 ) -> list[tuple[int, float]]:
     """Return the best chunk of up to k passages as (chunk id, cosine), best first, by reading all in reach.
@@ -251,7 +264,8 @@ def count_passages(reader: Reader, chunks: Iterable[int]) -> int:
 class Candidate:
     """A passage in reach that words or vectors brought up, with what ranking needs to know of it.
 
-    `embeddings` are those of its chunks; empty while pending.
+    `text` is None for a long one; `moment` sorts in order of time and then of telling; `embeddings` are those of its
+    chunks in order, empty while pending.
     """
 
     id: int
@@ -259,6 +273,9 @@ class Candidate:
     thread: str | None
     author: str | None
     words: int
+    moment: str
+    key: str | None
+    text: str | None
     embeddings: list[bytes]
 
 
@@ -267,10 +284,16 @@ WITH wanted (id) AS (
     SELECT value FROM json_each(:passages)
     UNION SELECT passage_id FROM chunk WHERE id IN (SELECT value FROM json_each(:chunks))
 )
-SELECT p.id, p.type, p.thread, p.author, p.words, c.embedding
+SELECT p.id, p.type, p.thread, p.author, p.words, p.at || printf('#%019d', p.seq), p.key,
+       CASE WHEN p.words > :long THEN NULL WHEN p.type = 'memory' THEN m.content
+            WHEN p.type = 'turn' THEN e.content ELSE p.text END,
+       c.embedding
 FROM wanted w JOIN passage p ON p.id = w.id
+LEFT JOIN memory m ON p.type = 'memory' AND m.id = p.subject
+LEFT JOIN episode e ON p.type = 'turn' AND e.seq = p.seq
 LEFT JOIN chunk c ON c.passage_id = p.id AND c.model = :model
 WHERE {where}
+ORDER BY c.id
 """
 
 
@@ -281,34 +304,37 @@ def candidates(
     *,
     passages: Iterable[int] = (),
     chunks: Iterable[int] = (),
-    model: str | None = None,
+    model: int | None = None,
+    long: int = 0,
 ) -> dict[int, Candidate]:
     """Return the passages that are named, or own one of the chunks, and are in reach now.
 
-    This is SQL's last word on what an index found. The embeddings are those that `model` made.
+    This is SQL's last word on what an index found. The embeddings are those that `model` made; the texts are those of
+    up to `long` words.
     """
     where, values = reach.sql(namespace, by_id=True)
+    values |= {"passages": json.dumps(list(passages)), "chunks": json.dumps(list(chunks)), "model": model, "long": long}
     found: dict[int, Candidate] = {}
-    for id, type, thread, author, words, embedding in reader.execute(
-        CANDIDATES.format(where=where),
-        {**values, "passages": json.dumps(list(passages)), "chunks": json.dumps(list(chunks)), "model": model},
+    for id, type, thread, author, words, moment, key, content, embedding in reader.execute(
+        CANDIDATES.format(where=where), values
     ):
-        candidate = found.setdefault(id, Candidate(id, type, thread, author, words, []))
+        candidate = found.setdefault(id, Candidate(id, type, thread, author, words, moment, key, content, []))
         if embedding is not None:
             candidate.embeddings.append(embedding)
     return found
 
 
-def cosines(found: Iterable[Candidate], vector: Vector) -> dict[int, list[float]]:
-    """Return the cosine of each embedded chunk to `vector`, by passage."""
+def cosines(found: Iterable[Candidate], vector: Vector) -> dict[int, tuple[list[float], Vector]]:
+    """Return the cosine of each embedded chunk to `vector`, and the vector of the best one, by passage."""
     owners = [(candidate.id, embedding) for candidate in found for embedding in candidate.embeddings]
     if not owners:
         return {}
-    scores: list[float] = (matrix([embedding for _, embedding in owners]) @ vector).tolist()
-    by_passage: dict[int, list[float]] = {}
-    for (id, _), score in zip(owners, scores, strict=True):
-        by_passage.setdefault(id, []).append(score)
-    return by_passage
+    rows = matrix([embedding for _, embedding in owners])
+    scores: list[float] = (rows @ vector).tolist()
+    by_passage: dict[int, list[int]] = {}
+    for n, (id, _) in enumerate(owners):
+        by_passage.setdefault(id, []).append(n)
+    return {id: ([scores[n] for n in of], rows[max(of, key=scores.__getitem__)]) for id, of in by_passage.items()}
 
 
 def subjects_of(reader: Reader, chunks: Iterable[int]) -> dict[int, str]:
@@ -322,7 +348,7 @@ def subjects_of(reader: Reader, chunks: Iterable[int]) -> dict[int, str]:
     )
 
 
-def sample(reader: Reader, namespace: str, n: int, *, model: str) -> Matrix | None:
+def sample(reader: Reader, namespace: str, n: int, *, model: int) -> Matrix | None:
     """Return up to n stored vectors, evenly spaced in order of storing, as (n, dimensions); None if there are none."""
     ids = [
         row[0]

@@ -1,0 +1,304 @@
+"""Time in words: what a question asks of it, what a statement claims, and which of two statements holds. English. Pure.
+
+Nothing here looks anything up or calls a model: tense, dates and a few turns of phrase say whether a question means the
+present, a day, or what was before; and statements about the same thing are told by their vectors and shared words. In
+another language a question means the present, and nothing claims to be a plan.
+"""
+
+from __future__ import annotations
+
+import calendar
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perdure.words import STOP_WORDS
+
+Floats = NDArray[np.floating]
+Flags = NDArray[np.bool_]
+AskKind = Literal["now", "then", "before", "when", "any"]
+
+# Found on made-up statements about changing facts (bench/recall.py); each lies on a plateau: half or double moves the
+# share of right answers by less than 2 points.
+CLAIM_WORDS = 60  # a longer text says many things; a turn of phrase in it tells nothing about the rest
+ALIKE_FROM, ALIKE_FULL = 0.1, 0.45  # cosine, once what all candidates share is taken out, of statements about one thing
+WORDED_FROM, WORDED_FULL = 0.25, 0.5  # share of common words: the same sentence with another value in it
+NAMED_ALIKE = 0.8  # a change that names what it changes ("left Porto") and shares the subject is about the same thing
+SUBJECT_SHARE = 0.9  # of the question's words that a statement must have of those another has, to share its subject
+RARE = 0.2  # share of the candidates that may have a word which still tells something
+SAME_THING = 0.25  # added to what is about the same thing as the best candidate
+SUPERSEDED = 0.5  # taken from a statement that a later one about the same thing replaces
+NOT_YET = 0.5  # taken from what was said after the time that the question is about
+UNCLAIMED = 0.15  # taken from a plan or a look back, which does not say what holds
+RETRACTED_WITHIN = 0.05  # a retraction this close behind the best candidate is about the same thing
+ASKED_FULLY = 0.3  # how much more "when did it become X" prefers a statement that names X
+
+_MONTHS = {name.lower(): n for names in (calendar.month_name, calendar.month_abbr) for n, name in enumerate(names) if n}
+_MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
+_LEAD = r"(?:\b(?:back |as )?(?:on|of|at|in|by|around|during|until|at the end of)\s+)?(?:the )?"
+_TH = "(?:st|nd|rd|th)?"
+_DATES = (
+    re.compile(rf"{_LEAD}\b(?P<year>\d{{4}})-(?P<number>\d\d)(?:-(?P<day>\d\d))?\b", re.I),
+    re.compile(rf"{_LEAD}\b(?P<day>\d{{1,2}}){_TH}(?: of)? (?P<month>{_MONTH})\.?,? (?P<year>\d{{4}})\b", re.I),
+    re.compile(rf"{_LEAD}\b(?P<month>{_MONTH})\.? (?P<day>\d{{1,2}}){_TH},? (?P<year>\d{{4}})\b", re.I),
+    re.compile(rf"{_LEAD}\b(?P<month>{_MONTH})\.?,? (?P<year>\d{{4}})\b", re.I),
+)
+_PAST = re.compile(r"\b(?:did|was|were|had|used to|(?:did|was|were|had)n't)\b", re.I)
+_PRESENT = re.compile(
+    r"\b(?:is|are|am|does|do|has|have|should|can|will|(?:is|are|does|do|has|have)n't)\b|\b(?:what|who|where|when|how)'s\b",
+    re.I,
+)
+_NOW = re.compile(
+    r"\b(?:now|currently?|today|at present|at the moment|these days|latest|newest|nowadays|still|most recent(?:ly)?)\b",
+    re.I,
+)
+_MANY = re.compile(
+    r"\b(?:list|all|every(?:one|thing)?|history|over time|over the (?:years|months|weeks)|in order|order in which|"
+    r"chang(?:e|ed|es|ing)|evolv(?:e|ed|es)|timeline|across|throughout|between|differen(?:t|ces?)|passed|elapsed|ever|"
+    r"compare[ds]?|sequence|summar\w+)\b|\bhas .* (?:been|had|used|moved|lived|worked|owned)\b|^(?:have|has|had) ",
+    re.I,
+)
+_BEFORE = re.compile(r"\b(?:before|prior to|preceding)\s+(?P<value>.+?)[?.!\s]*$", re.I)
+_CLAUSE = re.compile(r"(?:the|my|our|your|his|her|i|we|you|he|she|it|they|this|that)\b", re.I)
+_WHEN = re.compile(
+    r"\b(?:since when|when (?:did|was|were|has|have|had)|how long ago|"
+    r"(?:on|in|by)? ?(?:what|which) (?:date|day|month|year))\b",
+    re.I,
+)
+
+_PLAN = re.compile(
+    r"\b(?:if|unless|might|may|maybe|perhaps|could|would|wish|hop(?:e|es|ing)|some ?day|one day|eventually|"
+    r"consider(?:s|ed|ing)?|think(?:s|ing)? (?:of|about)|thought (?:of|about)|"
+    r"(?:talk|dream|joke|ask)(?:s|ed|ing)? (?:about|of)|discuss(?:es|ed|ing)?|"
+    r"propos(?:e|es|ed|al|ing)|suggest(?:s|ed|ion|ing)?|pitch(?:es|ed|ing)?|plan(?:s|ned|ning)? to|"
+    r"want(?:s|ed|ing)? to|"
+    r"would like|declin(?:e|ed|es|ing)|reject(?:s|ed|ing)?|turn(?:s|ed|ing)? down|(?:nothing|not|un) ?decided|"
+    r"no decision|evaluat(?:e|es|ed|ing)|look(?:s|ed|ing)? into|what if|debat(?:e|ed|es|ing)|wonder(?:s|ed|ing)?)\b",
+    re.I,
+)
+_LOOK_BACK = re.compile(
+    r"\b(?:used to|back then|back when|(?:long|years|months|ages) ago|old|older|outdated|obsolete|formerly|former|"
+    r"once (?:had|was|were|used)|ever (?:had|was|were|used)|remember(?:s|ed|ing)? (?:when|how)|in the past|"
+    r"still (?:mention|say|list|show|refer|name)(?:s|ed)?|archiv(?:e|es|ed)|reminisc\w*|nostalg\w*)\b",
+    re.I,
+)
+_CHANGE = re.compile(
+    r"\b(?:from|off|left|leaving|no longer|instead|rather than|replac(?:e|es|ed|ing)|becam?e|becomes|"
+    r"switch(?:ed|es|ing)?|mov(?:e|ed|es|ing)|migrat(?:e|ed|es|ing|ion)|hand(?:ed|s)? .* over|took|over to|gave up|"
+    r"drop(?:ped|s)?|swap(?:ped|s)?|chang(?:ed|es|e)|is over|went|relocat(?:ed|es)|stopped|quit|any ?more)\b",
+    re.I,
+)
+_RETRACTION = re.compile(
+    r"\b(?:no longer|any ?more|disregard|ignore|scrap(?:ped)?|cancel(?:l?ed|s)?|dropped|remov(?:ed|es|al)|"
+    r"retract(?:ed|s)?|withdr(?:aw|ew|awn)|never mind|delet(?:ed|es)|was wrong|has no|have no|abandon(?:ed|s)?|"
+    r"revok(?:ed|es))\b",
+    re.I,
+)
+_WORD = re.compile(r"\w+(?:[-'.]\w+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a question asks of time.
+
+    "now": what holds; "then": what held on `day`; "before": what held before `value` did; "when": since when it holds;
+    "any": nothing, or the whole story. `about` is the question without the words that only say when.
+    """
+
+    kind: AskKind
+    about: str
+    day: date | None = None
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A short text that claims something: where and how it was said, and its unit vector if it has one."""
+
+    text: str
+    at: str  # sorts in order of time; what was said later at the same time comes after it
+    vector: Floats | None
+
+
+def read(question: str) -> Ask:
+    """Return what the question asks of time."""
+    for form in _DATES:
+        if (found := form.search(question)) and (day := _last_day(found)):
+            about = f"{question[: found.start()].rstrip()} {question[found.end() :].lstrip()}".strip()
+            return Ask("then", about if _WORD.search(about) else question, day=day)
+    if (before := _BEFORE.search(question)) and not _CLAUSE.match(before["value"]):
+        return Ask("before", question[: before.start()].rstrip() + "?", value=before["value"])
+    if _WHEN.search(question):
+        return Ask("when", question)
+    past, present = _PAST.search(question), _PRESENT.search(question)
+    if _MANY.search(question):
+        return Ask("any", question)
+    if _NOW.search(question) or not past or (present and present.start() < past.start()):
+        return Ask("now", question)
+    return Ask("any", question)
+
+
+def settle(ask: Ask, statements: Sequence[Statement], relevance: Floats) -> Floats:
+    """Return what time adds to the relevance (n,) of each statement, given best first; zeros where it says nothing."""
+    n = len(statements)
+    if ask.kind == "any" or n < 2:
+        return np.zeros(n)
+    plan, back, change, retraction = (_flags(form, statements) for form in (_PLAN, _LOOK_BACK, _CHANGE, _RETRACTION))
+    claimed = ~((plan | back) & ~retraction)
+    later = _later(statements)
+    terms = _Terms.of(statements, ask.about)
+    alike = _alike(statements, terms)
+    named = terms.named() & terms.share_subject() & change & claimed & claimed[:, None]
+    alike = np.maximum(alike, NAMED_ALIKE * (named | named.T))
+    # A change is as relevant as what it changes: its own wording may be far from the question's.
+    relevant = relevance.copy()
+    for _ in range(2):
+        relevant = np.maximum(relevant, np.where(named & later, relevant[:, None], -np.inf).max(axis=0))
+    holds = claimed.copy()
+    added = relevant - relevance
+    weight = relevant - 0.3 * ~claimed - RETRACTED_WITHIN * retraction
+    if ask.day is not None:
+        after = np.array([statement.at[:10] > ask.day.isoformat() for statement in statements])
+        added -= NOT_YET * after
+        holds &= ~after
+        weight = weight - 0.1 * after
+    best = int(np.argmax(weight))
+    if ask.value is not None:
+        best, after = _since(ask.value, statements, alike, relevant, claimed, change, best)
+        added -= NOT_YET * after
+        holds &= ~after
+    coverage = np.zeros(n)
+    if ask.kind == "when":
+        coverage = terms.coverage / (terms.coverage.max() or 1.0)
+        best = int(np.argmax(weight + 0.5 * coverage))
+    about = alike[best].copy()
+    about[best] = 1.0
+    if ask.kind in ("now", "then"):
+        near = retraction & (relevant >= relevant[best] - RETRACTED_WITHIN) & later[best]
+        about = np.where(near, 1.0, about)
+        alike = np.maximum(alike, np.where(near, about[:, None], 0.0))
+    added += SAME_THING * about - UNCLAIMED * ~claimed
+    if ask.kind == "when":
+        # The first that says it tells when: not what repeats it later.
+        earlier = later.T & (coverage[None, :] >= coverage[:, None] - 1e-9)
+        return added - SUPERSEDED * (alike * earlier * holds * about).max(axis=1) + ASKED_FULLY * (coverage - 1)
+    return added - SUPERSEDED * (alike * later * holds * about).max(axis=1)
+
+
+def _last_day(found: re.Match[str]) -> date | None:
+    """Return the day a date in words ends with: that day, or the last of the month."""
+    parts = found.groupdict()
+    year, month = int(parts["year"]), int(parts.get("number") or _MONTHS[(parts.get("month") or "jan").lower()])
+    try:
+        return date(year, month, int(parts.get("day") or calendar.monthrange(year, month)[1]))
+    except (ValueError, calendar.IllegalMonthError):
+        return None
+
+
+def _flags(form: re.Pattern[str], statements: Sequence[Statement]) -> Flags:
+    return np.array([form.search(statement.text) is not None for statement in statements])
+
+
+def _later(statements: Sequence[Statement]) -> Flags:
+    """Return [i, j]: j was said after i."""
+    order = {at: n for n, at in enumerate(sorted({statement.at for statement in statements}))}
+    moment = np.array([order[statement.at] for statement in statements])
+    return moment[None, :] > moment[:, None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """Which statement has which word: of the question's words (n, asked), and of the rare others (n, rare)."""
+
+    asked: Floats
+    rare: Floats
+    coverage: Floats  # (n,): how much of the question each has, the rarer of its words the heavier
+
+    @classmethod
+    def of(cls, statements: Sequence[Statement], question: str) -> _Terms:
+        n = len(statements)
+        words = [set(_WORD.findall(statement.text.lower())) - STOP_WORDS for statement in statements]
+        having = Counter(word for each in words for word in each)
+        asked = [word for word in set(_WORD.findall(question.lower())) - STOP_WORDS if word in having]
+        most = max(3.0, RARE * n)
+        rare = [word for word, count in having.items() if 1 < count <= most and len(word) > 1 and word not in asked]
+        weight = np.array([math.log(1 + n / (1 + having[word])) for word in asked])
+        asked_of, rare_of = (
+            np.array([[word in each for word in chosen] for each in words], dtype=float).reshape(n, len(chosen))
+            for chosen in (asked, rare)
+        )
+        return cls(asked_of, rare_of, asked_of @ weight)
+
+    def share_subject(self) -> Flags:
+        """Return [i, j]: j has about all that i has of the question's words, so what they name is the same."""
+        return self.coverage[None, :] >= SUBJECT_SHARE * self.coverage[:, None]
+
+    def named(self) -> Flags:
+        """Return [i, j]: j names, besides the question's subject, a rare word of i."""
+        both = (self.asked @ self.asked.T > 0) & (self.rare @ self.rare.T > 0)
+        np.fill_diagonal(both, val=False)
+        return both
+
+
+def _alike(statements: Sequence[Statement], terms: _Terms) -> Floats:
+    """Return [i, j] in [0, 1]: how surely j is about the same thing as i."""
+    n = len(statements)
+    alike = np.zeros((n, n))
+    known = [n for n, statement in enumerate(statements) if statement.vector is not None]
+    if len(known) > 1:
+        vectors = np.stack([statement.vector for statement in statements if statement.vector is not None])
+        # What all candidates share, the subject of the question above all, would make everything alike.
+        vectors = vectors - vectors.mean(axis=0)
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+        close = np.clip((vectors @ vectors.T - ALIKE_FROM) / (ALIKE_FULL - ALIKE_FROM), 0.0, 1.0)
+        alike[np.ix_(known, known)] = close
+    else:
+        alike = _worded_alike(statements)
+    alike = alike * terms.share_subject()
+    np.fill_diagonal(alike, 0.0)
+    return alike
+
+
+def _worded_alike(statements: Sequence[Statement]) -> Floats:
+    """Return the same by words alone: most of a sentence is there again, with another value in it."""
+    words = [set(_WORD.findall(statement.text.lower())) for statement in statements]
+    sizes = np.array([len(each) for each in words])
+    common = np.array([[len(a & b) for b in words] for a in words])
+    share = common / np.maximum(sizes[:, None] + sizes[None, :] - common, 1)
+    return np.clip((share - WORDED_FROM) / (WORDED_FULL - WORDED_FROM), 0.0, 1.0)
+
+
+def _since(
+    value: str,
+    statements: Sequence[Statement],
+    alike: Floats,
+    relevant: Floats,
+    claimed: Flags,
+    change: Flags,
+    best: int,
+) -> tuple[int, Flags]:
+    """Return the statement that says `value`, and which ones came when it held already.
+
+    The change to it counts as before: it may tell what it was changed from.
+    """
+    wanted = set(_WORD.findall(value.lower())) - {"a", "an", "the"}
+    says = np.array([wanted <= set(_WORD.findall(statement.text.lower())) for statement in statements]) & claimed
+    if not wanted or not says.any():
+        return best, np.zeros(len(statements), dtype=bool)
+    best = int(np.argmax(np.where(says, relevant, -np.inf)))
+    same = says & (alike[best] > 0)
+    same[best] = True
+    first = min(statement.at for statement, is_same in zip(statements, same, strict=True) if is_same)
+    return best, np.array(
+        [
+            statement.at > first or (statement.at == first and not tells)
+            for statement, tells in zip(statements, change, strict=True)
+        ]
+    )
