@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Json, StartHttp, StartStdio, StdioClient
-from perdure.types import MAX_CONTENT, MAX_LIMIT, MAX_QUERY, MAX_RESULT
+from perdure.types import MAX_CONTENT, MAX_LIMIT, MAX_QUERY, MAX_RESULT, MAX_TURN
 from recalls import INDEX, Caller, HttpCaller, append, command, done, recall, refused, remember, running, settle, texts
 from test_degraded import Endpoint
 
@@ -42,7 +42,7 @@ def long_text(size: int) -> str:
 def test_the_longest_memory_turn_and_file_are_found_by_their_last_sentence(client: StdioClient) -> None:
     longest = long_text(MAX_CONTENT)
     id = remember(client, longest)
-    append(client, "long", longest, *(f"{FILLER} remark {n}" for n in range(30)))
+    append(client, "long", long_text(MAX_TURN), *(f"{FILLER} remark {n}" for n in range(30)))
     done(client, "write_file", path="long.md", content=long_text(150_000).replace(". ", ".\n"))
     settle(client)
     for query in ("heron nested lighthouse", "heronn nestedd lighthousee"):  # by words, and by parts of words alone
@@ -100,7 +100,7 @@ def _ask_too_much(caller: Caller) -> None:
         ("remember", {"content": "c", "metadata": nested[20]}, "metadata.a"),
         ("remember", {"content": "c", "metadata": nested[200]}, "nested"),
         ("remember", {"content": "c", "idempotency_key": "k" * 100_000}, "limit"),
-        ("append_history", {"thread": "t", "turns": [{"role": "user", "content": "c" * (MAX_CONTENT + 1)}]}, "65536"),
+        ("append_history", {"thread": "t", "turns": [{"role": "user", "content": "c" * (MAX_TURN + 1)}]}, "524288"),
         ("append_history", {"thread": "t", "turns": [{"role": "user", "content": "c"}] * 201}, "200"),
         ("append_history", {"thread": "t", "turns": [{"role": "r" * 2_000, "content": "c"}]}, "limit"),
         ("list_history", {"cursor": "c" * 100_000}, "4096"),

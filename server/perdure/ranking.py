@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perdure import timing
-from perdure.timing import Ask, Floats, Statement
+from perdure.timing import CLAIM_WORDS, Ask, Floats, Statement
 
 # Of what words and vectors say together. A turn is found by its words and its neighbours'; a memory is one statement,
 # and those about one subject share the words that a question has of them, so that meaning must tell them apart.
@@ -30,16 +30,20 @@ QUESTION_PENALTY, QUESTION_WORDS = 0.1, 25  # a short question is seldom the ans
 CHUNK_PENALTY = 0.02  # best of many chunks is biased upwards by about this times ln(chunks): 4.6 points
 CONTEXT_BEFORE, CONTEXT_AFTER = 2, 1  # neighbours in the full-text context: 10 points, the largest single gain
 CONTEXT_NEIGHBOUR_WORDS, CONTEXT_MAX_WORDS = 80, 60  # words taken of each neighbour; longer turns stand alone
+READ_WORDS = 80  # of a text that ranking reads; what a longer one claims cannot be told from a turn of phrase
 TIMED = 50  # the best, among which time decides
 
 # Which of two turns holds now. A turn says much besides, so this is less sure than for statements (timing.py): only
-# what is close to the best in every way is moved, and only before it. Newer above older went from 35 to 70 %.
-TWINS, TWIN_AMONG, TWIN_WORDS = 2, 10, 80
-TWIN_COSINE, TWIN_GAP, TWIN_SUBJECT = 0.75, 0.35, 0.5
+# turns with a figure or a date in them, which is what changes, close to the best in every way, and moved only before it.
+# Newer above older went from 35 to 70 % where people tell how their numbers change; elsewhere all stays the same.
+TWINS, TWIN_AMONG = 2, 10
+TWIN_COSINE, TWIN_GAP, TWIN_SUBJECT = 0.75, 0.35, 0.3
 
 CONFIDENCE_BEST = 5  # of the best cosines their mean is taken: one alone is high by chance
 CONFIDENCE_HOME = 0.5  # weight of how near the question is to all that is stored, as the 90th percentile of a sample
-CONFIDENCE_SLOPE = 0.04
+CONFIDENCE_MIDDLE = 0.92  # of the model's weak_below, since a mean lies below the best: bge 0.57, where the 75th
+# percentile of questions about something else ends and the 5th of those with an answer begins
+CONFIDENCE_SLOPE = 0.05
 WORDS_ALONE = 0.9  # the highest confidence without vectors
 
 _WORD = re.compile(r"\w+")
@@ -49,6 +53,7 @@ _YOU = re.compile(
     re.I,
 )
 _ME = re.compile(r"\b(?:i|my|me|mine|i'm|i've)\b", re.I)
+_FIGURE = re.compile(r"\d")
 _UNSAID = re.compile(
     r"[.,!?;:…。！？、]+(?=\s|$)|\b(?:a|an|the)\b", re.I
 )  # what two tellings of one thing may differ in
@@ -58,7 +63,7 @@ _UNSAID = re.compile(
 class Scored:
     """A candidate with what the channels found: BM25 (0 if words did not bring it up) and cosines of its chunks.
 
-    `text` is None for more than CLAIM_WORDS words; `at` sorts in order of time and then of telling; `vector` is that of
+    `text` is None for more than READ_WORDS words; `at` sorts in order of time and then of telling; `vector` is that of
     the best chunk, None while pending.
     """
 
@@ -186,7 +191,7 @@ def _timed(ranked: list[Ranked], candidates: Mapping[int, Scored], ask: Ask) -> 
 
 
 def _is_statement(candidate: Scored) -> bool:
-    return candidate.type == "memory" and candidate.text is not None
+    return candidate.type == "memory" and candidate.text is not None and candidate.words <= CLAIM_WORDS
 
 
 def _plus(r: Ranked, more: float) -> Ranked:
@@ -196,12 +201,12 @@ def _plus(r: Ranked, more: float) -> Ranked:
 def _newer_first(ranked: list[Ranked], candidates: Mapping[int, Scored]) -> list[Ranked]:
     """Move the later turns that say nearly what the best one says before it, the latest first."""
     best = candidates[ranked[0].id]
-    if best.vector is None or best.words > TWIN_WORDS:
+    if best.vector is None or not _may_change(best):
         return ranked
     found: list[tuple[float, Ranked]] = []
     for r in ranked[1:TWIN_AMONG]:
         c = candidates[r.id]
-        if c.type != "turn" or c.vector is None or c.words > TWIN_WORDS or c.author != best.author or c.at <= best.at:
+        if c.vector is None or not _may_change(c) or c.author != best.author or c.at <= best.at:
             continue
         alike, gap = float(c.vector @ best.vector), ranked[0].value - r.value
         if alike >= TWIN_COSINE and gap <= TWIN_GAP and c.words_score >= TWIN_SUBJECT * best.words_score:
@@ -211,6 +216,10 @@ def _newer_first(ranked: list[Ranked], candidates: Mapping[int, Scored]) -> list
     step = 1e-3
     above = {r.id: _plus(r, ranked[0].value - r.value + step * (len(twins) - n)) for n, r in enumerate(newest_first)}
     return _sorted([above.get(r.id, r) for r in ranked])
+
+
+def _may_change(candidate: Scored) -> bool:
+    return candidate.type == "turn" and candidate.text is not None and _FIGURE.search(candidate.text) is not None
 
 
 def without_repeats(ranked: Sequence[Ranked], candidates: Mapping[int, Scored]) -> tuple[list[Ranked], dict[int, int]]:
@@ -248,7 +257,8 @@ def confidence(
 
     With vectors: the mean of the best cosines (fewer in a store of a few texts), and half of `home`, the 90th
     percentile of the cosines to a sample of all that is stored, since a question far from everything has no answer
-    here. What `weak_below`, the model's own measure, says maps to 0.5. Without: the share of the question's terms in
+    here. What lies at the
+    model's own measure, `weak_below`, maps to about 0.5. Without: the share of the question's terms in
     the best hit.
     """
     cosines = sorted((r.cosine for r in ranked if r.cosine is not None), reverse=True)
@@ -258,7 +268,7 @@ def confidence(
         return round(min(1.0, WORDS_ALONE * terms_found), 3)
     best = cosines[: max(1, min(CONFIDENCE_BEST, stored // 4))]
     near = (sum(best) / len(best) + CONFIDENCE_HOME * home) / (1 + CONFIDENCE_HOME)
-    middle = weak_below if weak_below is not None else 0.5
+    middle = CONFIDENCE_MIDDLE * (weak_below if weak_below is not None else 0.5)
     return round(1 / (1 + math.exp(-(near - middle) / CONFIDENCE_SLOPE)), 3)
 
 

@@ -21,7 +21,8 @@ SOURCES: tuple[Source, ...] = ("user", "agent", "tool", "web")
 HIT_TYPES: tuple[HitType, ...] = ("memory", "turn", "file")
 
 # Limits. Sizes are characters unless the name says bytes.
-MAX_CONTENT = 65_536  # a memory or a turn; longer text belongs into a file
+MAX_CONTENT = 65_536  # a memory; longer text belongs into a file
+MAX_TURN = 524_288  # what was said is kept as it was, logs and all that people paste
 MAX_QUERY = 4_096
 MAX_KEY = 200
 MAX_THREAD = 200
@@ -170,6 +171,25 @@ class PageMark:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """What a question was taken to ask for.
+
+    `asks` is what it means by time: "now", "then" (on `day`, ISO 8601), "before" (before `value` held), "when" or
+    "any". `terms` are searched as words, `about` is what was embedded; `author` and `role` are whose words it means;
+    `floor` is the cosine that counts as unrelated, None without vectors.
+    """
+
+    asks: str
+    about: str
+    terms: tuple[str, ...]
+    day: str | None = None
+    value: str | None = None
+    author: str | None = None
+    role: str | None = None
+    floor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Recall:
     """The honest envelope of recall.
 
@@ -187,6 +207,106 @@ class Recall:
     empty_reason: str | None = None
     next_cursor: str | None = None
     mark: PageMark | None = None  # None on an empty page
+    reading: Reading | None = None  # given with explain
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why something did not come: a word for programs (`name`), and the same for people."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank from 1 of `of`, by all that is in reach. `in_pool` says that it became a candidate by this alone."""
+
+    rank: int
+    of: int
+    score: float
+    in_pool: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """What stands directly before something in an answer; `parts` says what each rule gave it."""
+
+    id: str
+    score: float
+    content: str
+    parts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """Why one thing came or did not come for a question.
+
+    `reasons` are what kept it out, none if it came; `notes` what weakens it. `words` and `vectors` are None where they
+    do not rank it; `has` are the question's terms that it or its neighbours have. `rank` is that in the answer, of `of`
+    candidates, `parts` what each rule added to its value, and `before` stands directly above it. `same` is the id of
+    what says the same in its place, `superseded_by` that of its successor.
+    """
+
+    id: str
+    type: HitType
+    content: str
+    came: bool
+    reasons: tuple[Reason, ...]
+    notes: tuple[Reason, ...]
+    has: tuple[str, ...]
+    lacks: tuple[str, ...]
+    pool: int
+    words: Place | None
+    vectors: Place | None
+    rank: int | None
+    of: int
+    score: float | None
+    min_score: float | None
+    parts: Mapping[str, float]
+    before: Rival | None
+    same: str | None
+    superseded_by: str | None
+    reading: Reading
+    confidence: float
+    channels: tuple[str, ...]
+    degraded: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """How often a statement was among the first hits for a question about it, as shares of `questions`.
+
+    `mrr` is the mean of 1 / rank, 0 for a rank beyond ten.
+    """
+
+    questions: int
+    hit_at_1: float
+    hit_at_5: float
+    hit_at_10: float
+    mrr: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What evaluate measured: by kind of question ("masked", "keywords", "paraphrase", "all") and then by what ranked.
+
+    That is "recall", and "words" and "vectors" each alone. `statements` of `eligible` were asked for; `reworded` is the
+    share of the paraphrases in which a word gave way to another; `degraded` counts questions by what weakened the
+    answer; `limits` says in a sentence what the figures cannot show.
+    """
+
+    statements: int
+    eligible: int
+    seed: int
+    reworded: float
+    kinds: Mapping[str, Mapping[str, Measure]]
+    p50_ms: float
+    p95_ms: float
+    weaker: int
+    degraded: Mapping[str, int]
+    pending: int
+    limits: str
 
 
 @dataclass(frozen=True, slots=True)

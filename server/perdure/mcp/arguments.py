@@ -17,6 +17,7 @@ from perdure.types import (
     MAX_TAG,
     MAX_TAGS,
     MAX_THREAD,
+    MAX_TURN,
     MAX_TURNS,
     MAX_WRITE_BYTES,
 )
@@ -24,7 +25,7 @@ from perdure.types import (
 # Characters of a text, or entries of a list. The schema does not carry them: they would cost every conversation tokens.
 LIMITS: Mapping[tuple[str, str], int] = {
     ("remember", "content"): MAX_CONTENT,
-    ("append_history", "content"): MAX_CONTENT,
+    ("append_history", "content"): MAX_TURN,
     ("append_history", "turns"): MAX_TURNS,
     ("write_file", "content"): MAX_WRITE_BYTES,
     ("recall", "query"): MAX_CONTENT,  # what is beyond MAX_QUERY is cut and said so, not refused

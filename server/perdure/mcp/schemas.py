@@ -111,7 +111,7 @@ RECALL = _tool(
             "since": _string("ISO 8601"),
             "until": STR,
             "as_of": _string("What was known then"),
-            "min_score": {"type": "number"},
+            "min_score": {"type": "number", "description": "0 to 1"},
             "explain": BOOL,
             "cursor": STR,
         },

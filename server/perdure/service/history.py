@@ -14,7 +14,18 @@ from perdure.service.core import Part
 from perdure.service.receipts import Once
 from perdure.store import Reader, episodes, memories, passages, reader_of
 from perdure.tables import EpisodeRow, PassageRow
-from perdure.types import MAX_LIMIT, MAX_TURNS, Appended, Episode, HistoryPage, PageMark, Principal, ThreadInfo, Turn
+from perdure.types import (
+    MAX_LIMIT,
+    MAX_TURN,
+    MAX_TURNS,
+    Appended,
+    Episode,
+    HistoryPage,
+    PageMark,
+    Principal,
+    ThreadInfo,
+    Turn,
+)
 
 KINDS = ("turn", "remember", "forget", "undo_forget", "write_file", "external_change")
 ROLES_LIMIT = 80
@@ -143,7 +154,7 @@ def _episode(caller: Principal, thread: str, turn: Turn, n: int, now: str) -> Ep
         thread=thread,
         role=checks.label(turn.role, f"{where}.role", limit=ROLES_LIMIT),
         name=checks.label(turn.name, f"{where}.name", limit=ROLES_LIMIT) if turn.name else None,
-        content=checks.text(turn.content, f"{where}.content"),
+        content=checks.text(turn.content, f"{where}.content", limit=MAX_TURN),
     )
 
 

@@ -15,7 +15,7 @@ from perdure.service import checks, cursors, times
 from perdure.service.core import Part
 from perdure.store import Reader, episodes, memories, passages, vectors
 from perdure.timing import Ask
-from perdure.types import MAX_LIMIT, MEMORY_KINDS, Episode, Hit, PageMark, Principal, Recall
+from perdure.types import MAX_LIMIT, MEMORY_KINDS, Episode, Hit, PageMark, Principal, Reading, Recall
 from perdure.words import Term, found_share, query_terms
 
 POOL = 50  # candidates of each channel, or as many as are shown: 40, 60 and 100 found the same in ten results
@@ -28,6 +28,25 @@ FEW_FLOOR = 0.2  # below a model's weakest good match lies what is unrelated (bg
 HIT_FRAME = 20  # characters counted per hit besides its content
 UNREAD = 0.5  # taken for the share of the terms in a long text, which ranking does not read
 EXCERPT = 1_000  # characters shown of a long text where the whole would push other hits out: about one chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How a question is asked: what recall takes besides the question, and its defaults."""
+
+    limit: int = 10
+    max_chars: int = 8000
+    include: Sequence[str] = ("memories", "history", "files")
+    tags: Sequence[str] = ()
+    kind: str | None = None
+    thread: str | None = None
+    key: str | None = None
+    since: str | None = None
+    until: str | None = None
+    as_of: str | None = None
+    min_score: float | None = None
+    explain: bool = False
+    cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +88,20 @@ class _Found:
     floor: float | None = None  # the cosine that counts as unrelated to the question
     home: float | None = None  # the 90th percentile of the cosines to a sample of all that is stored
     same: Mapping[int, int] = field(default_factory=dict[int, int])  # which candidate says the same as one left out
+    cosine: Mapping[int, float] = field(default_factory=dict[int, float])  # of each candidate that is embedded
     channels: list[str] = field(default_factory=lambda: ["words"])
     degraded: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One question with all that came of it; `shown` are the passages of the answer's hits."""
+
+    question: _Question
+    found: _Found
+    ranked: Sequence[ranking.Ranked]
+    shown: tuple[int, ...]
+    answer: Recall
 
 
 class Recalling(Part):
@@ -99,30 +130,37 @@ class Recalling(Part):
 
         `since`/`until` bound when it was said or happened; `as_of` answers from what was believed then.
         """
-        caller.require("memory:read")
-        checks.between(limit, "limit", 1, MAX_LIMIT)
-        checks.max_chars(max_chars)
-        reach = passages.Reach(
-            types=checks.include(include),
-            now=times.now(),
-            kind=checks.one_of(kind, "kind", MEMORY_KINDS) if kind else None,
-            thread=checks.thread(thread),
-            key=checks.key(key),
-            tags=checks.tags(tags),
-            since=times.parse(since, "since") if since else None,
-            until=times.parse_end(until, "until") if until else None,
-            as_of=times.parse_moment(as_of, "as_of") if as_of else None,
+        asking = Asking(
+            limit=limit,
+            max_chars=max_chars,
+            include=include,
+            tags=tags,
+            kind=kind,
+            thread=thread,
+            key=key,
+            since=since,
+            until=until,
+            as_of=as_of,
+            min_score=min_score,
+            explain=explain,
+            cursor=cursor,
         )
-        asked = (query, list(include), list(tags), kind, thread, key, since, until, as_of, min_score)
-        request = cursors.digest(caller.namespace, "recall", *asked)
-        position, seen = cursors.read(cursor, request)
+        return self._run(caller, query, asking).answer
+
+    def _run(self, caller: Principal, query: str, asking: Asking) -> Run:
+        caller.require("memory:read")
+        limit, min_score = checks.between(asking.limit, "limit", 1, MAX_LIMIT), asking.min_score
+        max_chars = checks.max_chars(asking.max_chars)
+        reach = _reach(asking)
+        request = cursors.digest(caller.namespace, "recall", *_asked(query, asking))
+        position, seen = cursors.read(asking.cursor, request)
         # One more than is shown, so that a full page knows whether there is another.
         question = _question(caller.namespace, query, reach, max(POOL, limit + 1) if position is None else DEEP_POOL)
         found = self._look_up(question)
         with self._core.database.read() as tx:
             ranked = self._rank(tx, question, found)
             kept = [r for r in ranked if r.id not in seen and (min_score is None or r.score >= min_score)]
-            hits = _load(tx, question, found, kept[:limit], explain=explain)
+            hits = _load(tx, question, found, kept[:limit], explain=asking.explain)
             stored = bool(hits) or passages.any_stored(tx, caller.namespace)
         shown = _within(hits, max_chars, question.terms)
         more = len(shown) < len(kept)
@@ -131,7 +169,10 @@ class Recalling(Part):
             found.degraded.append(f"only the best {len(found.candidates)} matches can be paged; narrow the question")
         ids = tuple(r.id for r in kept[: len(shown)])
         mark = PageMark(request, (len(seen),) * len(ids), held=seen, items=ids) if ids else None
-        return self._envelope(found, ranked, shown, mark, more=more, stored=stored)
+        answer = self._envelope(found, ranked, shown, mark, more=more, stored=stored)
+        if asking.explain:
+            answer = replace(answer, reading=_reading(question, found))
+        return Run(question, found, ranked, ids, answer)
 
     def _look_up(self, question: _Question) -> _Found:
         """Find candidates by words, while the model embeds the question in its own process, then by meaning."""
@@ -152,7 +193,7 @@ class Recalling(Part):
                     question.reach,
                     passages=words,
                     model=state.model,
-                    long=timing.CLAIM_WORDS,
+                    long=ranking.READ_WORDS,
                 ),
                 searched=searched,
                 pending=0 if core.indexer.embedder is None else passages.count_pending(tx, question.namespace),
@@ -213,13 +254,14 @@ class Recalling(Part):
                 question.reach,
                 chunks=[id for id, _ in (*exact, *(meaning.near or ()))],
                 model=meaning.model,
-                long=timing.CLAIM_WORDS,
+                long=ranking.READ_WORDS,
             )
             candidates |= near
             cosines = passages.cosines(candidates.values(), meaning.vector)
             self._compare(tx, question.namespace, meaning.vector, meaning.model, found)
         embedder = self._core.indexer.embedder
         scored = {c.id: _scored(c, found.words.get(c.id, 0.0), cosines.get(c.id)) for c in candidates.values()}
+        found.cosine = {c.id: ranking.best_cosine(c.cosines) for c in scored.values() if c.cosines}
         ranked = ranking.rank(
             list(scored.values()),
             floor=found.floor,
@@ -295,6 +337,26 @@ class Recalling(Part):
         )
 
 
+def _reach(asking: Asking) -> passages.Reach:
+    return passages.Reach(
+        types=checks.include(asking.include),
+        now=times.now(),
+        kind=checks.one_of(asking.kind, "kind", MEMORY_KINDS) if asking.kind else None,
+        thread=checks.thread(asking.thread),
+        key=checks.key(asking.key),
+        tags=checks.tags(asking.tags),
+        since=times.parse(asking.since, "since") if asking.since else None,
+        until=times.parse_end(asking.until, "until") if asking.until else None,
+        as_of=times.parse_moment(asking.as_of, "as_of") if asking.as_of else None,
+    )
+
+
+def _asked(query: str, asking: Asking) -> tuple[object, ...]:
+    """Return what must be the same on all pages."""
+    filters = (asking.kind, asking.thread, asking.key, asking.since, asking.until, asking.as_of, asking.min_score)
+    return (query, list(asking.include), list(asking.tags), *filters)
+
+
 def _question(namespace: str, query: str, reach: passages.Reach, wanted: int) -> _Question:
     filters = (reach.tags, reach.kind, reach.thread, reach.key, reach.since, reach.until, reach.as_of)
     text = checks.query(query)
@@ -343,15 +405,33 @@ def _load(
 
 def _explained(ranked: Sequence[ranking.Ranked], found: _Found) -> dict[int, dict[str, float]]:
     """Return, by passage, its rank and score in each channel and what each rule added."""
-    by_words = {id: n for n, id in enumerate(sorted(found.words, key=lambda id: -found.words[id]), 1)}
-    near = [r for r in ranked if r.cosine is not None]
-    by_vectors = {r.id: n for n, r in enumerate(sorted(near, key=lambda r: -(r.cosine or 0.0)), 1)}
+    by_words, by_vectors = ranks(found.words), ranks(found.cosine)
     placed: dict[int, dict[str, float]] = {}
     for r in ranked:
         channels = {"words_rank": by_words.get(r.id), "bm25": found.words.get(r.id)}
         channels |= {"vectors_rank": by_vectors.get(r.id), "cosine": r.cosine}
         placed[r.id] = {name: value for name, value in channels.items() if value is not None} | dict(r.parts)
     return placed
+
+
+def ranks(scores: Mapping[int, float]) -> dict[int, int]:
+    """Return the rank of each passage by these scores, from 1."""
+    return {id: n for n, id in enumerate(sorted(scores, key=lambda id: -scores[id]), 1)}
+
+
+def _reading(question: _Question, found: _Found) -> Reading:
+    """Return what the question was taken to ask for."""
+    ask, author = question.ask, ranking.named_author(question.text, found.authors)
+    return Reading(
+        asks=ask.kind,
+        about=ask.about,
+        terms=tuple(term.forms[0] for term in question.terms),  # the first is the word as it was asked for
+        day=ask.day.isoformat() if ask.day is not None else None,
+        value=ask.value,
+        author=author,
+        role=ranking.meant_role(question.text),
+        floor=round(found.floor, 4) if found.floor is not None else None,
+    )
 
 
 def _hit(
