@@ -34,7 +34,7 @@ READ_WORDS = 80  # of a text that ranking reads; what a longer one claims cannot
 TIMED = 50  # the best, among which time decides
 
 # Which of two turns holds now. A turn says much besides, so this is less sure than for statements (timing.py): only
-# turns with a figure or a date in them, which is what changes, close to the best in every way, and moved only before it.
+# turns with a figure in them, which is what changes, close to the best in every way, and moved only before it.
 # Newer above older went from 35 to 70 % where people tell how their numbers change; elsewhere all stays the same.
 TWINS, TWIN_AMONG = 2, 10
 TWIN_COSINE, TWIN_GAP, TWIN_SUBJECT = 0.75, 0.35, 0.3
@@ -222,8 +222,10 @@ def _may_change(candidate: Scored) -> bool:
     return candidate.type == "turn" and candidate.text is not None and _FIGURE.search(candidate.text) is not None
 
 
-def without_repeats(ranked: Sequence[Ranked], candidates: Mapping[int, Scored]) -> tuple[list[Ranked], dict[int, int]]:
-    """Return the order with what was said twice once, and for those left out which one says the same.
+def without_repeats(
+    ranked: Sequence[Ranked], candidates: Mapping[int, Scored], enough: int
+) -> tuple[list[Ranked], dict[int, int]]:
+    """Return up to `enough` of the order with what was said twice once, and for those left out which one says the same.
 
     Only case, spaces, articles and the marks after words may differ: one other word may make it another thing. Files
     and memories with keys are never left out.
@@ -236,10 +238,12 @@ def without_repeats(ranked: Sequence[Ranked], candidates: Mapping[int, Scored]) 
         said = _UNSAID.sub(" ", c.text.casefold()).split() if c.text is not None else []
         alone = not said or c.type == "file" or c.key is not None
         shown = r.id if alone else first.setdefault((c.author if c.type == "turn" else None, *said), r.id)
-        if shown == r.id:
-            kept.append(r)
-        else:
+        if shown != r.id:
             same[r.id] = shown
+            continue
+        kept.append(r)
+        if len(kept) == enough:
+            break
     return kept, same
 
 
@@ -277,4 +281,4 @@ def scored(ranked: Sequence[Ranked], confidence: float) -> list[Ranked]:
     best = max((r.value for r in ranked), default=0.0)
     if best <= 0:
         return [replace(r, score=0.0) for r in ranked]
-    return [replace(r, score=confidence * max(r.value, 0.0) / best) for r in ranked]
+    return [Ranked(r.id, r.value, r.cosine, r.parts, confidence * max(r.value, 0.0) / best) for r in ranked]

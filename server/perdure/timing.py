@@ -11,7 +11,7 @@ import calendar
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal
@@ -73,33 +73,77 @@ _WHEN = re.compile(
     re.I,
 )
 
-_PLAN = re.compile(
-    r"\b(?:if|unless|might|may|maybe|perhaps|could|would|wish|hop(?:e|es|ing)|some ?day|one day|eventually|"
-    r"consider(?:s|ed|ing)?|think(?:s|ing)? (?:of|about)|thought (?:of|about)|"
-    r"(?:talk|dream|joke|ask)(?:s|ed|ing)? (?:about|of)|discuss(?:es|ed|ing)?|"
-    r"propos(?:e|es|ed|al|ing)|suggest(?:s|ed|ion|ing)?|pitch(?:es|ed|ing)?|plan(?:s|ned|ning)? to|"
-    r"want(?:s|ed|ing)? to|"
-    r"would like|declin(?:e|ed|es|ing)|reject(?:s|ed|ing)?|turn(?:s|ed|ing)? down|(?:nothing|not|un) ?decided|"
-    r"no decision|evaluat(?:e|es|ed|ing)|look(?:s|ed|ing)? into|what if|debat(?:e|ed|es|ing)|wonder(?:s|ed|ing)?)\b",
-    re.I,
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Turns of phrase: single words, and phrases that are looked for where one of their first words stands."""
+
+    words: frozenset[str]
+    first: frozenset[str]
+    phrases: re.Pattern[str]
+
+    def is_in(self, text: str, words: Set[str]) -> bool:
+        if not self.words.isdisjoint(words):
+            return True
+        return not self.first.isdisjoint(words) and self.phrases.search(text) is not None
+
+
+def _turn(words: str, *phrases: str) -> _Turn:
+    """Return the turns of phrase of a list of words and of phrases, in each of which `a/b` is a choice."""
+    forms = [[word.split("/") for word in phrase.split()] for phrase in phrases]
+    pattern = "|".join(r"\s+".join(f"(?:{'|'.join(choice)})" for choice in form) for form in forms) or "(?!)"
+    return _Turn(
+        frozenset(words.split()),
+        frozenset(word for form in forms for word in form[0]),
+        re.compile(rf"\b(?:{pattern})\b", re.I),
+    )
+
+
+_PLAN = _turn(
+    "if unless might may maybe perhaps could would wish hope hopes hoping someday eventually consider considers considered"
+    " considering discuss discusses discussed discussing propose proposes proposed proposal proposing suggest suggests"
+    " suggested suggestion suggesting pitch pitches pitched pitching decline declines declined declining reject rejects"
+    " rejected rejecting undecided evaluate evaluates evaluated evaluating debate debates debated debating wonder wonders"
+    " wondered wondering",
+    "some/one day",
+    "think/thinks/thinking/thought of/about",
+    "talk/talks/talked/talking/dream/dreams/dreamed/dreaming/ask/asks/asked/asking about/of",
+    "plan/plans/planned/planning/want/wants/wanted/wanting to",
+    "turn/turns/turned/turning down",
+    "nothing/not decided",
+    "no decision",
+    "look/looks/looked/looking into",
 )
-_LOOK_BACK = re.compile(
-    r"\b(?:used to|back then|back when|(?:long|years|months|ages) ago|old|older|outdated|obsolete|formerly|former|"
-    r"once (?:had|was|were|used)|ever (?:had|was|were|used)|remember(?:s|ed|ing)? (?:when|how)|in the past|"
-    r"still (?:mention|say|list|show|refer|name)(?:s|ed)?|archiv(?:e|es|ed)|reminisc\w*|nostalg\w*)\b",
-    re.I,
+_LOOK_BACK = _turn(
+    "old older outdated obsolete formerly former archive archives archived reminisce reminisced nostalgic",
+    "used to",
+    "back then/when",
+    "long/years/months/ages ago",
+    "once/ever had/was/were/used",
+    "remember/remembers/remembered/remembering when/how",
+    "in the past",
+    "still mention/mentions/say/says/list/lists/show/shows/refer/refers/name/names",
 )
-_CHANGE = re.compile(
-    r"\b(?:from|off|left|leaving|no longer|instead|rather than|replac(?:e|es|ed|ing)|becam?e|becomes|"
-    r"switch(?:ed|es|ing)?|mov(?:e|ed|es|ing)|migrat(?:e|ed|es|ing|ion)|hand(?:ed|s)? .* over|took|over to|gave up|"
-    r"drop(?:ped|s)?|swap(?:ped|s)?|chang(?:ed|es|e)|is over|went|relocat(?:ed|es)|stopped|quit|any ?more)\b",
-    re.I,
+_CHANGE = _turn(
+    "from off left leaving instead replace replaces replaced replacing became become becomes switch switches switched"
+    " switching move moves moved moving migrate migrates migrated migrating migration took drop drops dropped swap swaps"
+    " swapped change changes changed went relocated stopped quit anymore",
+    "no longer",
+    "rather than",
+    "over to",
+    "gave up",
+    "is over",
+    "any more",
 )
-_RETRACTION = re.compile(
-    r"\b(?:no longer|any ?more|disregard|ignore|scrap(?:ped)?|cancel(?:l?ed|s)?|dropped|remov(?:ed|es|al)|"
-    r"retract(?:ed|s)?|withdr(?:aw|ew|awn)|never mind|delet(?:ed|es)|was wrong|has no|have no|abandon(?:ed|s)?|"
-    r"revok(?:ed|es))\b",
-    re.I,
+_RETRACTION = _turn(
+    "anymore disregard ignore scrap scrapped cancel cancels canceled cancelled dropped remove removes removed removal retract"
+    " retracts retracted withdraw withdrew withdrawn delete deletes deleted abandon abandons abandoned revoke revokes"
+    " revoked",
+    "no longer",
+    "any more",
+    "never mind",
+    "was wrong",
+    "has/have no",
 )
 _WORD = re.compile(r"\w+(?:[-'.]\w+)*")
 
@@ -150,11 +194,15 @@ def settle(ask: Ask, statements: Sequence[Statement], relevance: Floats) -> Floa
     n = len(statements)
     if ask.kind == "any" or n < 2:
         return np.zeros(n)
-    plan, back, change, retraction = (_flags(form, statements) for form in (_PLAN, _LOOK_BACK, _CHANGE, _RETRACTION))
+    said = [set(_WORD.findall(statement.text.lower())) for statement in statements]
+    plan, back, change, retraction = (
+        np.array([turn.is_in(statement.text, words) for statement, words in zip(statements, said, strict=True)])
+        for turn in (_PLAN, _LOOK_BACK, _CHANGE, _RETRACTION)
+    )
     claimed = ~((plan | back) & ~retraction)
     later = _later(statements)
-    terms = _Terms.of(statements, ask.about)
-    alike = _alike(statements, terms)
+    terms = _Terms.of(said, ask.about)
+    alike = _alike(statements, said, terms)
     named = terms.named() & terms.share_subject() & change & claimed & claimed[:, None]
     alike = np.maximum(alike, NAMED_ALIKE * (named | named.T))
     # A change is as relevant as what it changes: its own wording may be far from the question's.
@@ -202,10 +250,6 @@ def _last_day(found: re.Match[str]) -> date | None:
         return None
 
 
-def _flags(form: re.Pattern[str], statements: Sequence[Statement]) -> Flags:
-    return np.array([form.search(statement.text) is not None for statement in statements])
-
-
 def _later(statements: Sequence[Statement]) -> Flags:
     """Return [i, j]: j was said after i."""
     order = {at: n for n, at in enumerate(sorted({statement.at for statement in statements}))}
@@ -222,18 +266,19 @@ class _Terms:
     coverage: Floats  # (n,): how much of the question each has, the rarer of its words the heavier
 
     @classmethod
-    def of(cls, statements: Sequence[Statement], question: str) -> _Terms:
-        n = len(statements)
-        words = [set(_WORD.findall(statement.text.lower())) - STOP_WORDS for statement in statements]
-        having = Counter(word for each in words for word in each)
-        asked = [word for word in set(_WORD.findall(question.lower())) - STOP_WORDS if word in having]
+    def of(cls, said: Sequence[set[str]], question: str) -> _Terms:
+        n = len(said)
+        having = Counter(word for each in said for word in each)
+        about = set(_WORD.findall(question.lower())) - STOP_WORDS
         most = max(3.0, RARE * n)
-        rare = [word for word, count in having.items() if 1 < count <= most and len(word) > 1 and word not in asked]
+        asked = {word: column for column, word in enumerate(word for word in about if word in having)}
+        told = (word for word, count in having.items() if 1 < count <= most and len(word) > 1)
+        rare = {word: column for column, word in enumerate(w for w in told if w not in about and w not in STOP_WORDS)}
+        asked_of, rare_of = np.zeros((n, len(asked))), np.zeros((n, len(rare)))
+        for row, words in enumerate(said):
+            asked_of[row, [asked[word] for word in words if word in asked]] = 1.0
+            rare_of[row, [rare[word] for word in words if word in rare]] = 1.0
         weight = np.array([math.log(1 + n / (1 + having[word])) for word in asked])
-        asked_of, rare_of = (
-            np.array([[word in each for word in chosen] for each in words], dtype=float).reshape(n, len(chosen))
-            for chosen in (asked, rare)
-        )
         return cls(asked_of, rare_of, asked_of @ weight)
 
     def share_subject(self) -> Flags:
@@ -247,7 +292,7 @@ class _Terms:
         return both
 
 
-def _alike(statements: Sequence[Statement], terms: _Terms) -> Floats:
+def _alike(statements: Sequence[Statement], said: Sequence[set[str]], terms: _Terms) -> Floats:
     """Return [i, j] in [0, 1]: how surely j is about the same thing as i."""
     n = len(statements)
     alike = np.zeros((n, n))
@@ -260,15 +305,14 @@ def _alike(statements: Sequence[Statement], terms: _Terms) -> Floats:
         close = np.clip((vectors @ vectors.T - ALIKE_FROM) / (ALIKE_FULL - ALIKE_FROM), 0.0, 1.0)
         alike[np.ix_(known, known)] = close
     else:
-        alike = _worded_alike(statements)
+        alike = _worded_alike(said)
     alike = alike * terms.share_subject()
     np.fill_diagonal(alike, 0.0)
     return alike
 
 
-def _worded_alike(statements: Sequence[Statement]) -> Floats:
+def _worded_alike(words: Sequence[set[str]]) -> Floats:
     """Return the same by words alone: most of a sentence is there again, with another value in it."""
-    words = [set(_WORD.findall(statement.text.lower())) for statement in statements]
     sizes = np.array([len(each) for each in words])
     common = np.array([[len(a & b) for b in words] for a in words])
     share = common / np.maximum(sizes[:, None] + sizes[None, :] - common, 1)

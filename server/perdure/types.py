@@ -291,9 +291,9 @@ class Measure:
 class Evaluation:
     """What evaluate measured: by kind of question ("masked", "keywords", "paraphrase", "all") and then by what ranked.
 
-    That is "recall", and "words" and "vectors" each alone. `statements` of `eligible` were asked for; `reworded` is the
-    share of the paraphrases in which a word gave way to another; `degraded` counts questions by what weakened the
-    answer; `limits` says in a sentence what the figures cannot show.
+    That is "recall", and "words" and "vectors" each alone, as far as they ranked. `statements` of `eligible` were asked
+    for; `reworded` is the share of the paraphrases in which a word gave way to another; `degraded` is how many answers
+    were weaker than they should be, `degraded_by` why; `limits` says what the figures cannot show.
     """
 
     statements: int
@@ -303,8 +303,8 @@ class Evaluation:
     kinds: Mapping[str, Mapping[str, Measure]]
     p50_ms: float
     p95_ms: float
-    weaker: int
-    degraded: Mapping[str, int]
+    degraded: int
+    degraded_by: Mapping[str, int]
     pending: int
     limits: str
 

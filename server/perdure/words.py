@@ -125,6 +125,12 @@ def match_expression(terms: Iterable[Term]) -> str:
     return " OR ".join(dict.fromkeys(_quoted(form) for term in terms for form in term.forms))
 
 
+def indexed_words(term: Term) -> list[str]:
+    """Return the words of a term as FTS5 keeps them, none of a phrase or of the beginning of a word."""
+    alone = (form for form in term.forms if " " not in form and not form.endswith("*"))
+    return [_stem("porter", _bare(form)) for form in alone]
+
+
 def found_share(terms: Sequence[Term], content: str) -> float:
     """Return the share of the terms that `content` has, 0 without terms. Latin words may be parts of longer ones."""
     if not terms:

@@ -19,10 +19,12 @@ from perdure.cli.output import (
     progress_bar,
     show,
     show_appended,
+    show_evaluation,
     show_file,
     show_files,
     show_forgotten,
     show_history,
+    show_inspection,
     show_mapping,
     show_recall,
     show_receipt,
@@ -46,10 +48,16 @@ files = typer.Typer(
 )
 app.add_typer(files, name="files")
 
+AsOf = Annotated[str | None, typer.Option(help="Answer from what was believed at this time.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")]
 Cursor = Annotated[str | None, typer.Option(help="Go on where the last answer stopped.")]
 ExpectedVersion = Annotated[int | None, typer.Option(help="Refuse to write unless the file has this version.")]
+HasKey = Annotated[str | None, typer.Option("--key", help="Only memories with this key.")]
 IdempotencyKey = Annotated[str | None, typer.Option(help="The same key again writes nothing and repeats the receipt.")]
+Include = Annotated[list[str] | None, typer.Option(help="memories, history, files; repeat for several. Default: all.")]
+Limit = Annotated[int, typer.Option(help="At most this many hits.")]
+MaxChars = Annotated[int, typer.Option(help="At most this many characters of text.")]
+MinScore = Annotated[float | None, typer.Option(help="Leave out weaker hits.")]
 Since = Annotated[str | None, typer.Option(help="From this time on: a date, or ISO 8601 with an offset.")]
 Tags = Annotated[list[str] | None, typer.Option("--tags", "--tag", help="Repeat for several.")]
 Thread = Annotated[str | None, typer.Option(help="A conversation, a ticket: the label that groups episodes.")]
@@ -123,20 +131,18 @@ def remember(
 def recall(
     ctx: typer.Context,
     query: Annotated[str, typer.Argument(help="What to look for, in words.")],
-    limit: Annotated[int, typer.Option(help="At most this many hits.")] = 10,
-    max_chars: Annotated[int, typer.Option(help="At most this many characters of text.")] = 8000,
-    include: Annotated[
-        list[str] | None, typer.Option(help="memories, history, files; repeat for several. Default: all.")
-    ] = None,
+    limit: Limit = 10,
+    max_chars: MaxChars = 8000,
+    include: Include = None,
     tags: Tags = None,
     kind: Annotated[MemoryKind | None, typer.Option()] = None,
     thread: Thread = None,
-    key: Annotated[str | None, typer.Option(help="Only memories with this key.")] = None,
+    key: HasKey = None,
     since: Since = None,
     until: Until = None,
-    as_of: Annotated[str | None, typer.Option(help="Answer from what was believed at this time.")] = None,
-    min_score: Annotated[float | None, typer.Option(help="Leave out weaker hits.")] = None,
-    explain: Annotated[bool, typer.Option(help="Say how each score came about.")] = False,
+    as_of: AsOf = None,
+    min_score: MinScore = None,
+    explain: Annotated[bool, typer.Option(help="Show how the order came about and how the question was read.")] = False,
     cursor: Cursor = None,
     as_json: AsJson = False,
 ) -> None:
@@ -160,6 +166,58 @@ def recall(
             cursor=cursor,
         )
     show(answer, as_json, show_recall)
+
+
+@app.command()
+def inspect(
+    ctx: typer.Context,
+    id: Annotated[str, typer.Argument(help="mem_…, turn_12, file_34 (a part of a file), or the path of a file.")],
+    query: Annotated[str, typer.Argument(help="The question, as recall was asked it.")],
+    limit: Limit = 10,
+    max_chars: MaxChars = 8000,
+    include: Include = None,
+    tags: Tags = None,
+    kind: Annotated[MemoryKind | None, typer.Option()] = None,
+    thread: Thread = None,
+    key: HasKey = None,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    min_score: MinScore = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a memory, a turn or a file came for a question, or why not."""
+    with session(ctx) as (service, caller):
+        found = service.inspect(
+            caller,
+            id,
+            query,
+            limit=limit,
+            max_chars=max_chars,
+            include=include or ("memories", "history", "files"),
+            tags=tags or (),
+            kind=kind,
+            thread=thread,
+            key=key,
+            since=since,
+            until=until,
+            as_of=as_of,
+            min_score=min_score,
+        )
+    show(found, as_json, show_inspection)
+
+
+@app.command()
+def evaluate(
+    ctx: typer.Context,
+    sample: Annotated[int, typer.Option(help="Ask for at most this many memories and turns.")] = 200,
+    seed: Annotated[int, typer.Option(help="Another seed asks for others, in other words.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how well recall finds your own memories and turns, by questions made from them. Writes nothing."""
+    with session(ctx) as (service, caller), progress_bar("Asking") as advance:
+        found = service.evaluate(caller, sample=sample, seed=seed, progress=advance)
+    show(found, as_json, show_evaluation)
 
 
 @app.command()

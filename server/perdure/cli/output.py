@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -17,19 +17,25 @@ import typer
 from perdure.types import (
     Appended,
     Episode,
+    Evaluation,
     FileInfo,
     FileReceipt,
     FileText,
     Forgotten,
     HistoryPage,
     Hit,
+    Inspection,
+    Place,
+    Reading,
     Recall,
     Receipt,
 )
 
 T = TypeVar("T")
 
+PLACES = ("words_rank", "bm25", "words", "vectors_rank", "cosine", "vectors")  # of explain; the rest are adjustments
 SHOW_PROGRESS_AFTER_S = 1.0
+WIDE = 10_000  # columns of a table that no terminal shows
 A_LINE_EVERY_S = 2.0  # of progress, where no bar can move
 
 Advance = Callable[[int, int], None]
@@ -98,10 +104,12 @@ def show_recall(answer: Recall) -> None:
     """Print the hits, best first, and on stderr what was searched and if the answer is weaker than it should be."""
     if sys.stdout.isatty():
         if answer.hits:
-            _show_table(answer.hits)
+            _print_table(("score", "found", "where"), _hit_rows(answer.hits), lines=True)
     else:
         for hit in answer.hits:
             typer.echo(f"{hit.score:.2f}  {'  '.join(_marks(hit))}\n{_indent(hit.content)}")
+    if answer.reading:
+        _show_explained(answer, answer.reading)
     searched = ", ".join(f"{count} {kind}" for kind, count in answer.searched.items()) or "nothing"
     note(f"Searched {searched} by {' and '.join(answer.channels) or 'nothing'}; {answer.pending} pending.")
     for reason in answer.degraded:
@@ -200,16 +208,126 @@ def progress_bar(label: str, *, after_s: float = SHOW_PROGRESS_AFTER_S) -> Gener
         yield advance
 
 
-def _show_table(hits: tuple[Hit, ...]) -> None:
-    # Imported here: it costs more than the rest of the command line, and a pipe never needs it.
+def _hit_rows(hits: Iterable[Hit]) -> Iterator[list[str]]:
+    for hit in hits:
+        yield [f"{hit.score:.2f}", visible(hit.content), "\n".join(_marks(hit))]
+
+
+def _show_explained(answer: Recall, reading: Reading) -> None:
+    """Print what gave each hit its place, one a row, and under it how the question was read."""
+    parts = [hit.explain or {} for hit in answer.hits]
+    rules = dict.fromkeys(name for each in parts for name in each if name not in PLACES)
+    if answer.hits:
+        header = ("", "id", "score", "words #", "BM25", "words", "vectors #", "cosine", "vectors", *rules)
+        rows = [
+            [str(n), hit.id, f"{hit.score:.3f}", *(_part(each, name) for name in (*PLACES, *rules))]
+            for n, (hit, each) in enumerate(zip(answer.hits, parts, strict=True), 1)
+        ]
+        _print_table(header, rows)
+    for line in _read_as(reading, answer.confidence):
+        typer.echo(line)
+
+
+def _part(parts: Mapping[str, float], name: str) -> str:
+    if name not in parts:
+        return ""
+    return f"{parts[name]:.0f}" if name.endswith("_rank") else f"{parts[name]:.3f}"
+
+
+def _read_as(reading: Reading, confidence: float) -> Iterator[str]:
+    asks = {
+        "now": "what holds now",
+        "then": f"what held on {reading.day}",
+        "before": f"what held before {visible(reading.value or '')}",
+        "when": "since when it holds",
+        "any": "any time",
+    }
+    yield f"asks for: {asks.get(reading.asks, reading.asks)} ({reading.asks})"
+    whose = reading.author or reading.role
+    if whose:
+        yield f"whose words: {visible(whose)}"
+    yield f"terms: {visible(', '.join(reading.terms)) or 'none'}"
+    unrelated = f"unrelated below cosine {reading.floor:.3f}; " if reading.floor is not None else ""
+    yield f"{unrelated}confidence {confidence:.3f}"
+
+
+def show_inspection(found: Inspection) -> None:
+    """Print whether it came, then each reason, its ranks, its score with all parts, and what stands before it."""
+    typer.echo(f"{found.id} {'comes' if found.came else 'does not come'}.")
+    if found.content:
+        typer.echo(_indent(found.content))
+    for reason in (*found.reasons, *found.notes):
+        typer.echo(f"- {visible(reason.text)}")
+    if found.came and found.superseded_by:
+        typer.echo(f"- It is superseded by {found.superseded_by} since.")
+    typer.echo(f"words: {_placed(found.words, 'BM25')}; has {_listed(found.has)}, lacks {_listed(found.lacks)}")
+    typer.echo(f"vectors: {_placed(found.vectors, 'cosine')}")
+    if found.pool:
+        typer.echo(f"candidates: the best {found.pool} of each")
+    if found.score is not None:
+        least = f", min_score {found.min_score:g}" if found.min_score is not None else ""
+        typer.echo(f"rank {found.rank} of {found.of}, score {found.score:.4f}{least}: {_sum(found.parts)}")
+    if found.before:
+        typer.echo(f"before it: {found.before.id}, score {found.before.score:.4f}: {_sum(found.before.parts)}")
+        typer.echo(_indent(found.before.content))
+    for line in _read_as(found.reading, found.confidence):
+        typer.echo(line)
+    for reason in found.degraded:
+        note(f"Weaker than it should be: {reason}")
+
+
+def _placed(place: Place | None, score: str) -> str:
+    if place is None:
+        return "not ranked"
+    candidate = "a candidate" if place.in_pool else "no candidate"
+    return f"rank {place.rank} of {place.of}, {score} {place.score:.4f}, {candidate} by it"
+
+
+def _listed(terms: Sequence[str]) -> str:
+    return visible(", ".join(terms)) or "none"
+
+
+def _sum(parts: Mapping[str, float]) -> str:
+    return " ".join(f"{name} {part:+.3f}" for name, part in parts.items())
+
+
+def show_evaluation(found: Evaluation) -> None:
+    """Print the shares as a table, the times under it, and on stderr what the figures cannot say."""
+    header = ("questions", "ranked by", "asked", "hit@1", "hit@5", "hit@10", "MRR")
+    rows = [
+        [kind, ranker, str(each.questions), *(f"{share:.3f}" for share in dataclasses.astuple(each)[1:])]
+        for kind, rankers in found.kinds.items()
+        for ranker, each in rankers.items()
+    ]
+    _print_table(header, rows)
+    typer.echo(f"{found.statements} of {found.eligible} statements asked for, seed {found.seed}")
+    typer.echo(f"{found.reworded:.0%} of the paraphrases have a word the statement lacks")
+    typer.echo(f"time of a recall: median {found.p50_ms:.1f} ms, 95th percentile {found.p95_ms:.1f} ms")
+    typer.echo(f"weaker answers: {found.degraded}; pending: {found.pending}")
+    for reason, count in found.degraded_by.items():
+        typer.echo(f"- {count}: {visible(reason)}")
+    note(found.limits)
+
+
+def _print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, lines: bool = False) -> None:
+    """Print a table that fits a terminal, or as wide as it must be elsewhere, and then without colours."""
+    # Imported here: it costs more than the rest of the command line, and most commands never need it.
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("score", "found", "where", show_lines=True)
-    for hit in hits:
-        table.add_row(f"{hit.score:.2f}", Text(visible(hit.content)), Text("\n".join(_marks(hit))))
-    Console().print(table)
+    cells = list(rows)
+    table = Table(show_lines=lines, box=box.HEAVY_HEAD if lines else box.SIMPLE_HEAD)
+    for n, name in enumerate(header):
+        numbers = all(re.fullmatch(r"-?[\d.]*", row[n]) for row in cells)
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")  # an id is of no use cut
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))
+    if sys.stdout.isatty():
+        Console().print(table)
+    else:
+        Console(width=WIDE, color_system=None, force_terminal=False).print(table)
 
 
 def _marks(hit: Hit) -> list[str]:
@@ -217,7 +335,7 @@ def _marks(hit: Hit) -> list[str]:
     if hit.path:
         place = f"{hit.path}:{hit.lines[0]}-{hit.lines[1]}" if hit.lines else hit.path
     named = {"key": hit.key, "kind": hit.kind, "thread": hit.thread, "tags": ", ".join(hit.tags)}
-    named |= {"superseded by": hit.superseded_by} | {name: f"{part:.3g}" for name, part in (hit.explain or {}).items()}
+    named |= {"superseded by": hit.superseded_by}
     marks = [
         place,
         hit.type,

@@ -16,6 +16,7 @@ from perdure.types import (
     Forgotten,
     HistoryPage,
     Hit,
+    Reading,
     Recall,
     Receipt,
     ThreadInfo,
@@ -25,6 +26,7 @@ from perdure.types import (
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _SECONDS = re.compile(r"(T\d\d:\d\d):\d\d(?:\.\d+)?")
 
+SHOWN_TERMS = 12  # of a question's
 SIMILAR_CHARS = 300  # enough to see what it is; recall shows the whole
 
 EMPTY = {
@@ -106,7 +108,10 @@ def recalled(found: Recall) -> Answer:
     structured: dict[str, Any] = {"hits": [_hit(hit) for hit in found.hits], "searched": dict(found.searched)}
     structured |= {"channels": list(found.channels), "pending": found.pending, "confidence": round(found.confidence, 3)}
     structured |= _present(
-        degraded=list(found.degraded), empty_reason=found.empty_reason, next_cursor=found.next_cursor
+        degraded=list(found.degraded),
+        empty_reason=found.empty_reason,
+        next_cursor=found.next_cursor,
+        reading=_reading(found.reading) if found.reading else None,
     )
     threads = [None, *(hit.thread for hit in found.hits)]
     lines = [_hit_line(hit, above) for hit, above in zip(found.hits, threads, strict=False)]
@@ -115,6 +120,9 @@ def recalled(found: Recall) -> Answer:
     searched = ", ".join(f"{count} {name}" for name, count in found.searched.items())
     channels = "+".join(found.channels)
     lines.append(f"(searched {searched} by {channels or 'nothing'}; confidence {found.confidence:.2f})")
+    if found.reading:
+        said = _reading(found.reading)
+        lines.append(f"(read as: {'; '.join(f'{name} {visible(str(part))}' for name, part in said.items())})")
     if found.pending:
         lines.append(f"(pending: {found.pending} stored but not indexed yet)")
     if found.degraded:
@@ -122,6 +130,21 @@ def recalled(found: Recall) -> Answer:
     if found.next_cursor:
         lines.append(f"(more: cursor {found.next_cursor})")
     return Answer(("\n".join(lines),), structured)
+
+
+def _reading(found: Reading) -> dict[str, Any]:
+    """Return how the question was read, in few words however long it was."""
+    more = len(found.terms) - SHOWN_TERMS
+    terms = " ".join(found.terms[:SHOWN_TERMS]) + (f" and {more} more" if more > 0 else "")
+    return _present(
+        asks=found.asks,
+        day=found.day,
+        value=shortened(found.value, 60) if found.value else None,
+        author=found.author,
+        role=found.role,
+        terms=shortened(terms, 120),
+        floor=found.floor,
+    )
 
 
 def _hit(hit: Hit) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from perdure.words import Term, found_share, query_terms
 POOL = 50  # candidates of each channel, or as many as are shown: 40, 60 and 100 found the same in ten results
 SOURCE_OF_ROLE = {"user": "user", "assistant": "agent", "tool": "tool", "system": "agent"}
 DEEP_POOL = 1_000  # of each channel for the pages after the first; what lies deeper is said to be left out
+MANY = 5_000  # passages in reach, above which not all that share a common word are scored
+WORDS_MOST = 1_000  # of them: 2 ms, where all of 10,000 took 4
 SMALL = 200  # passages in reach that are all ranked
 OVERFETCH = 3  # of the index, which knows no filters
 MAX_WIDENED = 4_000  # neighbours asked of the index before exact search is cheaper
@@ -154,11 +156,12 @@ class Recalling(Part):
         reach = _reach(asking)
         request = cursors.digest(caller.namespace, "recall", *_asked(query, asking))
         position, seen = cursors.read(asking.cursor, request)
-        # One more than is shown, so that a full page knows whether there is another.
         question = _question(caller.namespace, query, reach, max(POOL, limit + 1) if position is None else DEEP_POOL)
         found = self._look_up(question)
         with self._core.database.read() as tx:
-            ranked = self._rank(tx, question, found)
+            # One more than is shown, so that a full page knows whether there is another.
+            enough = len(found.candidates) + DEEP_POOL if asking.explain else len(seen) + limit + 1
+            ranked = self._rank(tx, question, found, enough)
             kept = [r for r in ranked if r.id not in seen and (min_score is None or r.score >= min_score)]
             hits = _load(tx, question, found, kept[:limit], explain=asking.explain)
             stored = bool(hits) or passages.any_stored(tx, caller.namespace)
@@ -183,7 +186,10 @@ class Recalling(Part):
             searched = passages.count(tx, question.namespace, question.reach, filtered=question.filtered)
             total = sum(searched.values())
             pool = question.pool(total)
-            words = dict(passages.search_words(tx, question.namespace, question.terms, question.reach, pool))
+            # Every match has to be reached where there is a filter, or a further page.
+            bounded = total > MANY and question.wanted < DEEP_POOL and not question.filtered
+            most = WORDS_MOST if bounded else None
+            words = dict(passages.search_words(tx, question.namespace, question.terms, question.reach, pool, most=most))
             found = _Found(
                 state=state,
                 words=words,
@@ -229,21 +235,21 @@ class Recalling(Part):
             meaning.near = near
             if len(near) < k:
                 return meaning
+            chunks = [id for id, _ in near]
             with core.database.read() as tx:
-                # A long text has many chunks near each other: k chunks may be of a few passages only.
-                passing = (
-                    len(passages.candidates(tx, question.namespace, question.reach, chunks=[id for id, _ in near]))
-                    if question.filtered
-                    else passages.count_passages(tx, (id for id, _ in near))
-                )
-            if passing >= min(pool, total):
+                if question.filtered:
+                    enough = len(passages.candidates(tx, question.namespace, question.reach, chunks=chunks)) >= pool
+                else:
+                    # A long text has many chunks near each other: k chunks may be of a few passages only.
+                    enough = passages.count_passages(tx, chunks) >= pool // 2
+            if enough:
                 return meaning
             if k >= MAX_WIDENED:
                 meaning.near = None  # few of the nearest pass the filter: reading those that do is exact and quicker
                 return meaning
             k *= 4
 
-    def _rank(self, tx: Reader, question: _Question, found: _Found) -> list[ranking.Ranked]:
+    def _rank(self, tx: Reader, question: _Question, found: _Found, enough: int) -> list[ranking.Ranked]:
         meaning, candidates = found.meaning, found.candidates
         cosines: dict[int, tuple[list[float], Vector]] = {}
         if meaning.vector is not None and meaning.model is not None:
@@ -270,7 +276,7 @@ class Recalling(Part):
             role=ranking.meant_role(question.text),
             ask=question.ask,
         )
-        ranked, found.same = ranking.without_repeats(ranked, scored)
+        ranked, found.same = ranking.without_repeats(ranked, scored, enough)
         return ranking.scored(ranked, self._confidence(question, found, ranked))
 
     def _compare(self, tx: Reader, namespace: str, vector: Vector, model: int, found: _Found) -> None:

@@ -17,7 +17,7 @@ from perdure.store.engine import Reader, reader_of
 from perdure.store.vectors import IN_FORCE, matrix
 from perdure.tables import ChunkRow, PassageRow
 from perdure.types import Span
-from perdure.words import Term, index_form, match_expression
+from perdure.words import Term, index_form, indexed_words, match_expression
 
 BODY_WEIGHT, CONTEXT_WEIGHT = 1.0, 0.25  # measured on conversations: neighbours help most at a quarter of the weight
 
@@ -201,13 +201,20 @@ def count_pending(reader: Reader, namespace: str) -> int:
 
 
 def search_words(
-    reader: Reader, namespace: str, terms: Sequence[Term], reach: Reach, k: int
+    reader: Reader, namespace: str, terms: Sequence[Term], reach: Reach, k: int, *, most: int | None = None
 ) -> list[tuple[int, float]]:
-    """Return up to k (passage id, BM25), best first, of passages with any of the terms."""
+    """Return up to k (passage id, BM25), best first, of passages with any of the terms.
+
+    With `most` only so many passages are looked at where there are more: those with the rarer terms, whose score the
+    commoner ones add to.
+    """
     if not terms:
         return []
     where, values = reach.sql(namespace, by_id=True)
-    match = f"{{body context}} : ({match_expression(terms)})"
+    match = f"({match_expression(terms)})"
+    if most is not None and (rarer := _rarer(reader, terms, most)):
+        match = f"({match_expression(rarer)}) AND {match}"
+    match = f"{{body context}} : ({match})"
     if _shared(reader, namespace):
         match += f' AND namespace : "{namespace_word(namespace)}"'
     rank = f"bm25(passage_fts, {BODY_WEIGHT}, {CONTEXT_WEIGHT}, 0.0)"
@@ -216,6 +223,25 @@ def search_words(
         f" WHERE passage_fts MATCH :match AND {where} ORDER BY score DESC, p.id LIMIT :k",
         {**values, "match": match, "k": k},
     ).fetchall()
+
+
+def _rarer(reader: Reader, terms: Sequence[Term], most: int) -> list[Term]:
+    """Return the rarest terms that stand in `most` passages together, one at least; none if all do."""
+    words = {word: term for term in terms for word in indexed_words(term)}
+    having = dict.fromkeys(terms, 0)
+    for word, count in reader.execute(
+        "SELECT term, doc FROM passage_vocab WHERE term IN (SELECT value FROM json_each(?))", (json.dumps(list(words)),)
+    ):
+        having[words[word]] += count
+    if sum(having.values()) <= most:
+        return []
+    rarer: list[Term] = []
+    for term in sorted(terms, key=having.__getitem__):
+        if rarer and having[term] > most:
+            break
+        rarer.append(term)
+        most -= having[term]
+    return rarer
 
 
 def search_exact(

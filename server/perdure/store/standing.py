@@ -62,11 +62,11 @@ def of_passage(reader: Reader, namespace: str, id: int) -> list[Standing]:
 
 
 def _read(reader: Reader, which: str, values: dict[str, object]) -> list[Standing]:
-    rows = reader.execute(STANDING.format(which=which), values)
-    return [
-        Standing(*row[:7], bool(row[7]), *row[8:12], tags_of(row[12]), frozenset(json.loads(row[13])), row[14])
-        for row in rows
-    ]
+    found: list[Standing] = []
+    for *fields, tags, chunks, pending in reader.execute(STANDING.format(which=which), values):
+        fields += [tags_of(tags), frozenset(json.loads(chunks)), pending]
+        found.append(Standing(*fields))
+    return found
 
 
 def has_term(reader: Reader, id: int, term: Term) -> bool:

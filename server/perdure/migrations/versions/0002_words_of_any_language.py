@@ -31,6 +31,8 @@ def upgrade() -> None:
         last = rows[-1][0]
     op.execute("DROP TABLE passage_fts")
     op.execute("ALTER TABLE passage_words RENAME TO passage_fts")
+    # How many passages have a word: a question over very many is looked up by its rarer words first.
+    op.execute("CREATE VIRTUAL TABLE passage_vocab USING fts5vocab(passage_fts, row)")
 
 
 def downgrade() -> None:
