@@ -21,9 +21,11 @@ def cli(tmp_path: Path) -> CommandLine:
 
 
 def stored(cli: CommandLine, *contents: str, **arguments: Any) -> list[str]:  # Any: what remember takes
-    """Return the ids of memories."""
+    """Return the ids of memories, all embedded."""
     with cli.service() as (service, caller):
-        return [service.remember(caller, content, **arguments).id for content in contents]
+        ids = [service.remember(caller, content, **arguments).id for content in contents]
+        service.reindex(caller)
+        return ids
 
 
 def names(found: Any) -> list[str]:  # Any: JSON
@@ -94,22 +96,25 @@ def test_each_filter_that_leaves_it_out_is_named(cli: CommandLine) -> None:
 
 
 def test_what_is_pending_is_said_to_be_found_by_words_only(cli: CommandLine) -> None:
-    # An endpoint that nobody listens at: the words are there, the vectors are not.
-    away = {
+    away = {  # an endpoint that nobody listens at
         "PERDURE_EMBEDDER__KIND": "openai",
         "PERDURE_EMBEDDER__MODEL": "none",
         "PERDURE_EMBEDDER__BASE_URL": "http://127.0.0.1:9/v1",
     }
-    _, id, _ = cli.run("remember", "The spare boiler key hangs in the shed.", **away)
-    _, other, _ = cli.run("remember", "Ana prefers tea.", **away)
+    _, id, _ = cli.run("remember", "The spare boiler key hangs in the shed.", PERDURE_EMBEDDER__KIND="none")
 
-    with_words = json.loads(cli.run("inspect", id.strip(), QUESTION, "--json", **away)[1])
-    without = json.loads(cli.run("inspect", other.strip(), QUESTION, "--json", **away)[1])
+    found = json.loads(cli.run("inspect", id.strip(), QUESTION, "--json", **away)[1])
 
-    assert with_words["came"] and [note["name"] for note in with_words["notes"]] == ["pending"]
-    assert with_words["degraded"]
-    assert names(without) == ["no_match"]
-    assert [note["name"] for note in without["notes"]] == ["pending", "no_common_word"]
+    assert found["came"] and [note["name"] for note in found["notes"]] == ["pending"]
+    assert "vectors" not in found and "words only" in found["degraded"][0]
+
+
+def test_without_vectors_what_shares_no_word_with_the_question_cannot_come(cli: CommandLine) -> None:
+    (id,) = stored(cli, "Ana prefers tea.")
+
+    found = json.loads(cli.run("inspect", id, QUESTION, "--json", PERDURE_EMBEDDER__KIND="none")[1])
+
+    assert names(found) == ["no_match"] and [note["name"] for note in found["notes"]] == ["no_common_word"]
 
 
 def test_what_shares_no_word_with_the_question_is_found_by_its_vector_and_said_so(cli: CommandLine) -> None:
@@ -205,7 +210,7 @@ def test_explain_prints_one_whole_row_a_hit_and_how_the_question_was_read(cli: C
     printed = cli.answer("recall", "where did the spare boiler key hang on 5 January 2027", "--explain")
 
     header = next(line for line in printed.splitlines() if "BM25" in line)
-    rows = [line for line in printed.splitlines() if line.strip()[:1] in "12" and "mem_" in line]
+    rows = [line for line in printed.splitlines() if line.split()[:1] in (["1"], ["2"])]
     assert {"id", "score", "BM25", "cosine", "time"} <= set(header.split())
     assert [id for row in rows for id in ids if id in row] == ids
     assert "(then)" in printed and "2027-01-05" in printed and "boiler, key, hang" in printed

@@ -136,7 +136,7 @@ def test_recall_covers_memories_turns_and_files_in_one_ranking(client: StdioClie
     client.call("write_file", path="plan.md", content="# Plan\n\n- ferry tickets\n")
     found = {hit["type"]: hit for hit in hits(client, "ferry")}
     assert set(found) == {"memory", "turn", "file"}
-    assert found["turn"]["at"] == "2024-05-01T08:00:00+00:00"
+    assert found["turn"]["at"] == "2024-05-01T08:00Z"
     assert found["turn"]["thread"] == "norway"
     assert (found["file"]["path"], found["file"]["version"], found["file"]["lines"]) == ("plan.md", 1, "1-3")
     assert [hit["type"] for hit in hits(client, "ferry", include=["files"])] == ["file"]
@@ -274,7 +274,7 @@ def test_stating_a_memory_again_fills_in_what_was_not_said_before(client: StdioC
     assert (again["id"], again["duplicate"]) == (first["id"], True)
     for filters in ({"thread": "village"}, {"kind": "event"}, {"until": "1911-05-04"}, {"as_of": "1950-01-01"}):
         (hit,) = hits(client, "mill", **filters)
-        assert (hit["id"], hit["kind"], hit["at"]) == (first["id"], "event", "1911-05-04T00:00:00+00:00"), filters
+        assert (hit["id"], hit["kind"], hit["at"]) == (first["id"], "event", "1911-05-04T00:00Z"), filters
     remember(client, "The mill burned down", thread="other", kind="fact", at="1999-01-01")
     assert remember(client, "The mill burned down")["duplicate"]
     (hit,) = hits(client, "mill")
@@ -284,7 +284,7 @@ def test_stating_a_memory_again_fills_in_what_was_not_said_before(client: StdioC
 def test_stating_a_plan_again_without_a_date_keeps_its_date(client: StdioClient) -> None:
     remember(client, "The fair opens", at="2093-05-01")
     remember(client, "The fair opens")
-    assert hits(client, "fair")[0]["at"] == "2093-05-01T00:00:00+00:00"
+    assert hits(client, "fair")[0]["at"] == "2093-05-01T00:00Z"
 
 
 def test_a_value_brought_in_late_does_not_replace_a_newer_one(client: StdioClient) -> None:

@@ -129,7 +129,7 @@ def test_b92_what_is_said_at_any_form_of_a_moment_is_kept_as_that_moment(client:
     for n, form in enumerate((*SAME_MOMENT, *SAME_DAY)):
         store(client, f"form {n}", {f"kept {n}": form})
         hits = recall(client, "kept", thread=f"form {n}")["hits"]
-        assert [hit["at"] for hit in hits] == ["2026-03-01T00:00:00+00:00"] * 2, form
+        assert [hit["at"] for hit in hits] == ["2026-03-01T00:00Z"] * 2, form
 
 
 def test_b92_a_date_that_ends_a_range_takes_in_its_day_in_every_form(client: StdioClient) -> None:
@@ -208,7 +208,7 @@ def test_b93_the_first_and_the_last_year_are_stored_found_and_filtered(client: S
     assert statements(client, "book", "books", as_of="9999-12-31") == sorted(contents)
     assert statements(client, "book", "books", as_of="0001-01-01") == ["book of the beginning"]
     hit = recall(client, "book", thread="books", until="0001-01-01", include="memories")["hits"][0]
-    assert hit["at"] == "0001-01-01T00:00:00+00:00"
+    assert hit["at"] == "0001-01-01T00:00Z"
     threads = {each["thread"]: each for each in done(client, "list_history", kinds=["thread"], limit=100)["threads"]}
     assert (threads["books"]["first_at"][:4], threads["books"]["last_at"][:4]) == ("0001", "9999")
 
@@ -284,7 +284,7 @@ def test_b81_of_two_statements_about_the_same_thing_the_newer_comes_first_with_i
         remember(client, older, at="2026-03-01T09:00:00Z", thread="moves")
         hits = recall(client, question, thread="moves")["hits"]
         at = {hit["content"]: hit["at"] for hit in hits}
-        assert at[newer] == "2026-03-08T09:00:00+00:00" and at[older] == "2026-03-01T09:00:00+00:00"
+        assert at[newer] == "2026-03-08T09:00Z" and at[older] == "2026-03-01T09:00Z"
         contents = [hit["content"] for hit in hits]
         assert contents.index(newer) < contents.index(older), question
 

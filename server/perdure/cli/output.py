@@ -218,7 +218,7 @@ def _show_explained(answer: Recall, reading: Reading) -> None:
     parts = [hit.explain or {} for hit in answer.hits]
     rules = dict.fromkeys(name for each in parts for name in each if name not in PLACES)
     if answer.hits:
-        header = ("", "id", "score", "words #", "BM25", "words", "vectors #", "cosine", "vectors", *rules)
+        header = ("", "id", "score", "words\nrank", "BM25", "words", "vectors\nrank", "cosine", "vectors", *rules)
         rows = [
             [str(n), hit.id, f"{hit.score:.3f}", *(_part(each, name) for name in (*PLACES, *rules))]
             for n, (hit, each) in enumerate(zip(answer.hits, parts, strict=True), 1)
@@ -317,17 +317,17 @@ def _print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, lines:
     from rich.table import Table
     from rich.text import Text
 
-    cells = list(rows)
-    table = Table(show_lines=lines, box=box.HEAVY_HEAD if lines else box.SIMPLE_HEAD)
+    cells, screen = list(rows), sys.stdout.isatty()
+    narrow = screen and not lines
+    table = Table(show_lines=lines, box=box.HEAVY_HEAD if lines else box.SIMPLE_HEAD, padding=(0, 0 if narrow else 1))
     for n, name in enumerate(header):
         numbers = all(re.fullmatch(r"-?[\d.]*", row[n]) for row in cells)
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold")  # an id is of no use cut
+        # Ids are there to be copied: they are neither cut nor broken where there is another way.
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold", no_wrap=narrow and not numbers)
     for row in cells:
         table.add_row(*(Text(cell) for cell in row))
-    if sys.stdout.isatty():
-        Console().print(table)
-    else:
-        Console(width=WIDE, color_system=None, force_terminal=False).print(table)
+    console = Console() if screen else Console(width=WIDE, color_system=None, force_terminal=False)
+    console.print(table)
 
 
 def _marks(hit: Hit) -> list[str]:

@@ -67,6 +67,11 @@ def short_time(at: str) -> str:
     return _SECONDS.sub(r"\1", at)
 
 
+def spare_time(at: str) -> str:
+    """Return an ISO 8601 time without what says nothing: +00:00 as Z, and no seconds where they are zero."""
+    return at[:-9] + "Z" if at.endswith(":00+00:00") else at[:-6] + "Z" if at.endswith("+00:00") else at
+
+
 def _present(**fields: Any) -> dict[str, Any]:
     """Return the fields that say something: absent and empty ones are left out."""
     return {name: value for name, value in fields.items() if value is not None and value != [] and value != {}}
@@ -152,8 +157,8 @@ def _hit(hit: Hit) -> dict[str, Any]:
         type=hit.type,
         id=hit.id,
         content=hit.content,
-        score=round(hit.score, 4),
-        at=hit.at,
+        score=round(hit.score, 3),
+        at=spare_time(hit.at),
         source=hit.source,
         author=hit.author,
         key=hit.key,
