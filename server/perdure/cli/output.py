@@ -231,7 +231,8 @@ def _show_explained(answer: Recall, reading: Reading) -> None:
 def _part(parts: Mapping[str, float], name: str) -> str:
     if name not in parts:
         return ""
-    return f"{parts[name]:.0f}" if name.endswith("_rank") else f"{parts[name]:.3f}"
+    form = ".0f" if name.endswith("_rank") else ".3g" if name == "bm25" else ".3f"
+    return f"{parts[name]:{form}}"
 
 
 def _read_as(reading: Reading, confidence: float) -> Iterator[str]:
@@ -280,7 +281,7 @@ def _placed(place: Place | None, score: str) -> str:
     if place is None:
         return "not ranked"
     candidate = "a candidate" if place.in_pool else "no candidate"
-    return f"rank {place.rank} of {place.of}, {score} {place.score:.4f}, {candidate} by it"
+    return f"rank {place.rank} of {place.of}, {score} {place.score:.3g}, {candidate} by it"
 
 
 def _listed(terms: Sequence[str]) -> str:
@@ -321,7 +322,7 @@ def _print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, lines:
     narrow = screen and not lines
     table = Table(show_lines=lines, box=box.HEAVY_HEAD if lines else box.SIMPLE_HEAD, padding=(0, 0 if narrow else 1))
     for n, name in enumerate(header):
-        numbers = all(re.fullmatch(r"-?[\d.]*", row[n]) for row in cells)
+        numbers = all(re.fullmatch(r"[-+.e\d]*", row[n]) for row in cells)
         # Ids are there to be copied: they are neither cut nor broken where there is another way.
         table.add_column(name, justify="right" if numbers else "left", overflow="fold", no_wrap=narrow and not numbers)
     for row in cells:

@@ -57,22 +57,27 @@ class Samples:
 
 
 class Tails:
-    """The vectors an index that is being rebuilt lacks, kept for a second: reading 10,000 takes 50 ms, and each
-    question of that time would. What is embedded within the second is found by its words."""
+    """The vectors an index that is being rebuilt lacks, kept for a second, or for five times as long as reading them
+    took: 10,000 take 50 ms and 100,000 0.8 s, and each question would. What is embedded meanwhile is found by its words.
+    """
 
-    KEPT_S = 1.0
+    KEPT_S, KEPT_TIMES = 1.0, 5
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[float, tuple[int, int], list[int], Matrix]] = {}
+        self._kept: dict[str, tuple[float, tuple[int, int], list[int], Matrix]] = {}  # until when, of what, and which
 
     def search(
         self, reader: Reader, namespace: str, generation: int, vector: Vector, k: int, *, model: int
     ) -> list[tuple[int, float]]:
         """Return up to k (chunk id, cosine), best first, of what the generation lacks."""
-        read_at, of, ids, rows = self._kept.get(namespace, (float("-inf"), (0, 0), [], EMPTY))
-        if of != (model, generation) or time.monotonic() - read_at > self.KEPT_S:
+        until, of, ids, rows = self._kept.get(namespace, (float("-inf"), (0, 0), [], EMPTY))
+        begun = time.monotonic()
+        if of != (model, generation) or begun > until:
             ids, rows = vectors.not_held(reader, namespace, generation, model=model)
-            self._kept = {namespace: (time.monotonic(), (model, generation), ids, rows)}
+            read = time.monotonic()
+            self._kept = {
+                namespace: (read + max(self.KEPT_S, self.KEPT_TIMES * (read - begun)), (model, generation), ids, rows)
+            }
         if not ids:
             return []
         scores = rows @ vector

@@ -55,8 +55,8 @@ class Inspecting(Recalling):
         asking = Asking(**filters, explain=True)
         run = self._run(caller, query, asking)
         places = {r.id: n for n, r in enumerate(run.ranked)}
-        it = min(stored, key=lambda each: places.get(each.id, len(places)))
         with self._core.database.read() as tx:
+            it = min(stored, key=lambda each: (places.get(each.id, len(places)), -_terms_in(tx, each, run)))
             return self._inspected(tx, caller.namespace, it, places.get(it.id), run, asking)
 
     def _inspected(
@@ -136,6 +136,10 @@ def _stored(tx: Reader, namespace: str, id: str) -> list[Standing]:
     return found
 
 
+def _terms_in(tx: Reader, it: Standing, run: Run) -> int:
+    return sum(standing.has_term(tx, it.id, term) for term in run.question.terms)
+
+
 def _pool(run: Run) -> int:
     return run.question.pool(sum(run.found.searched.values()))
 
@@ -145,7 +149,7 @@ def _by_words(tx: Reader, run: Run, it: Standing) -> Place | None:
     matches = passages.search_words(tx, question.namespace, question.terms, question.reach, EVERY)
     for n, (id, bm25) in enumerate(matches, 1):
         if id == it.id:
-            return Place(n, len(matches), round(bm25, 4), in_pool=id in run.found.words)
+            return Place(n, len(matches), bm25, in_pool=id in run.found.words)
     return None
 
 
