@@ -46,9 +46,9 @@ def test_supersedes_names_the_memory_it_replaces(client: StdioClient) -> None:
 
 
 def test_b103_the_same_text_is_stored_once(client: StdioClient) -> None:
-    first = remember(client, "The  kettle is in the LEFT cupboard")
+    first = remember(client, "The kettle is in the LEFT cupboard")
     for _ in range(5):
-        again = remember(client, "the kettle is in the left cupboard")
+        again = remember(client, " The kettle is in the LEFT cupboard\n")
         assert (again["id"], again["created"], again["duplicate"]) == (first["id"], False, True)
     assert len(hits(client, "kettle cupboard")) == 1
 
@@ -269,16 +269,63 @@ def test_stating_a_memory_again_adds_its_new_tags(client: StdioClient) -> None:
 
 
 def test_stating_a_memory_again_fills_in_what_was_not_said_before(client: StdioClient) -> None:
-    first = remember(client, "The mill burned down")
-    again = remember(client, "the mill burned down", thread="village", kind="event", at="1911-05-04")
+    first = remember(client, "The mill burned down", at="1911-05-04T10:00:00Z")
+    again = remember(client, "The mill burned down", thread="village", kind="event", at="1911-05-04")
     assert (again["id"], again["duplicate"]) == (first["id"], True)
     for filters in ({"thread": "village"}, {"kind": "event"}, {"until": "1911-05-04"}, {"as_of": "1950-01-01"}):
         (hit,) = hits(client, "mill", **filters)
         assert (hit["id"], hit["kind"], hit["at"]) == (first["id"], "event", "1911-05-04T00:00Z"), filters
-    remember(client, "The mill burned down", thread="other", kind="fact", at="1999-01-01")
+    remember(client, "The mill burned down", thread="other", kind="fact", at="1911-05-04T23:59:59Z")
     assert remember(client, "The mill burned down")["duplicate"]
     (hit,) = hits(client, "mill")
     assert (hit["thread"], hit["kind"], hit["at"][:4]) == ("village", "event", "1911")
+
+
+def test_passwords_that_differ_in_case_are_two_statements(client: StdioClient) -> None:
+    told = ["The database password is hunter2XK.", "The database password is Hunter2xk."]
+    ids = {remember(client, content)["id"] for content in told}
+    assert len(ids) == 2
+    episodes = client.call("list_history", order="oldest")["structuredContent"]["episodes"]
+    assert [episode["content"] for episode in episodes] == told
+    for n, content in enumerate(told):
+        receipt = remember(client, content, key="db.password")
+        assert (receipt["created"], len(receipt.get("superseded", ()))) == (True, n)
+        assert texts(client, "database password", key="db.password") == [content]
+
+
+def test_what_happened_on_several_days_is_found_on_each(client: StdioClient) -> None:
+    days = [f"2026-03-0{n}" for n in range(1, 6)]
+    ids = {day: remember(client, "Ran five kilometres", kind="event", at=f"{day}T07:00:00Z")["id"] for day in days}
+    assert len(set(ids.values())) == 5
+    for day, id in ids.items():
+        (hit,) = hits(client, "ran kilometres", kind="event", since=day, until=day)
+        assert (hit["id"], hit["at"]) == (id, f"{day}T07:00Z")
+        # At another hour of the same day in UTC it is the same statement.
+        evening = remember(client, "Ran five kilometres", at=f"{day}T23:30:00Z")
+        assert (evening["id"], evening["duplicate"]) == (id, True)
+    assert texts(client, "ran kilometres") == ["Ran five kilometres"]
+    undated = remember(client, "Ran five kilometres")
+    assert (undated["id"], undated["duplicate"]) == (ids[days[-1]], True)
+
+
+def test_a_statement_that_came_true_again_does_not_hide_what_was_said_between(client: StdioClient) -> None:
+    told = {
+        at: remember(client, f"We build with {tool}", at=at)
+        for at, tool in (("2026-01-10", "Jenkins"), ("2026-05-10", "Drone"), ("2026-11-10", "Jenkins"))
+    }
+    assert all(receipt["created"] for receipt in told.values())
+    for as_of, known in (("2026-02-01", 1), ("2026-06-01", 2), ("2026-08-01", 2)):
+        found = {hit["id"] for hit in hits(client, "what do we build with", as_of=as_of)}
+        assert found == {receipt["id"] for receipt in list(told.values())[:known]}, as_of
+
+
+def test_a_forgotten_statement_comes_back_beside_the_same_text_of_another_day(client: StdioClient) -> None:
+    first = remember(client, "The boiler failed", at="2026-01-10")["id"]
+    second = remember(client, "The boiler failed", at="2026-02-10")["id"]
+    client.call("forget", id=first)
+    assert not client.call("forget", id=first, undo=True)["isError"]
+    for day, id in (("2026-01-10", first), ("2026-02-10", second)):
+        assert [hit["id"] for hit in hits(client, "boiler", since=day, until=day)] == [id]
 
 
 def test_stating_a_plan_again_without_a_date_keeps_its_date(client: StdioClient) -> None:

@@ -204,7 +204,6 @@ def test_b85_b87_b89_no_reply_holds_a_word_of_another_namespace(reader: StdioCli
         {"key": "meeting.3"},
         {"since": "2026-02-01"},
         {"as_of": "2026-03-01T12:00:00Z"},
-        {"explain": True},
         {"min_score": 0.2},
     ]
     for _ in range(150):

@@ -31,6 +31,7 @@ T = TypeVar("T")
 TURNS = 300  # in batches of 64 to the endpoint, so that a build can be stopped in its middle
 CHROMA = {"PERDURE_INDEX__KIND": "chroma", "PERDURE_INDEX__EXACT_MAX_CHUNKS": "0", "PERDURE_INDEX__MIN_CHUNKS": "0"}
 QUESTION = "which lantern hangs at gate 77"
+ALONE = " by the quiet water" * 16  # a turn of so many words is embedded without the one before it
 
 
 class Endpoint:
@@ -214,7 +215,7 @@ def stored(start_stdio: StartStdio, data_dir: Path, turns: int = TURNS, **settin
     client.initialize()
     for first in range(0, turns, 100):
         batch = [
-            {"role": "user", "content": f"lantern {n} hangs at gate {n % 90}"}
+            {"role": "user", "content": f"lantern {n} hangs at gate {n % 90}{ALONE}"}
             for n in range(first, min(first + 100, turns))
         ]
         answer = client.call("append_history", thread="harbour", turns=batch)
@@ -437,7 +438,7 @@ def test_a_text_that_the_model_refuses_does_not_hold_up_the_others(
     until(lambda: recall(client, "lantern"), lambda answer: answer["pending"] == 1)
     assert in_force(data_dir) == "letters/full/plain"
     assert missing(data_dir) == 1
-    assert recall(client, "lantern 7 gate 7")["hits"][0]["content"] == "lantern 7 hangs at gate 7"
+    assert recall(client, "lantern 7 gate 7")["hits"][0]["content"].startswith("lantern 7 hangs at gate 7 ")
 
 
 def test_memories_written_all_the_while_are_found_before_and_after_the_switch(

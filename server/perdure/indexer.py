@@ -24,11 +24,13 @@ from perdure.pending import Made, Pending
 from perdure.settings import IndexSettings
 from perdure.store import Database, reader_of, vectors
 from perdure.store.vectors import IndexState, Model
+from perdure.words import query_terms
 
 log = logging.getLogger(__name__)
 
 IDLE_POLL_S = 0.5  # how soon the sweeping process notices another process's write
 REMOVING_S = 0.02  # between two batches of vectors out of use: writers go first
+OF_NO_LANGUAGE = "café"  # a question that needs the function words and the stemmers of all, read when first needed
 RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # waits after failures in a row
 
 
@@ -75,6 +77,7 @@ class Indexer:
         self._serving = True
         self.wake()
         self._begin(self._run_build, "build")
+        self._begin(lambda: query_terms(OF_NO_LANGUAGE), "words")
         try:
             state = self.state()
         except Unavailable as exc:
@@ -234,7 +237,7 @@ class Indexer:
         for thread in self._threads:
             thread.join(timeout=0.5)
 
-    def _begin(self, run: Callable[[], None], name: str) -> None:
+    def _begin(self, run: Callable[[], object], name: str) -> None:
         thread = threading.Thread(target=run, daemon=True, name=name)
         self._threads.append(thread)
         thread.start()

@@ -16,10 +16,13 @@ import numpy as np
 from perdure import timing
 from perdure.timing import CLAIM_WORDS, Ask, Floats, Statement
 
-# Of what words and vectors say together. A turn is found by its words and its neighbours'; a memory is one statement,
-# and those about one subject share the words that a question has of them, so that meaning must tell them apart.
-WORDS_SHARE, VECTORS_SHARE = 0.38, 0.62
-MEMORY_WORDS_SHARE, MEMORY_VECTORS_SHARE = 0.2, 0.8  # 8 points more right answers than with the shares of turns
+# Of what words and vectors say together; the rest is the vectors'. A turn is found by its words and its neighbours'; a
+# memory is one statement, and those about one subject share the words that a question has of them, so that meaning
+# must tell them apart.
+WORDS_SHARE = 0.38
+MEMORY_WORDS_SHARE = 0.2  # 8 points more right answers than with the shares of turns
+# The fewer candidates have any word of the question, the more it tells: found by one alone, a name or a number does.
+WORDS_SHARE_OF_ONE, WORDS_COMMON_AT = 0.55, 10
 AUTHOR_BONUS = 0.25  # the question names exactly one speaker and it is this one: 1 to 3 points
 ROLE_BONUS = 0.08  # "I" asks for what the user said, "did you" for the assistant's words: 2 points in five results
 THREAD_SHARE, THREAD_BEST = 0.15, 3  # the conversation's best three by words: 1 point
@@ -39,7 +42,10 @@ TIMED = 50  # the best, among which time decides
 TWINS, TWIN_AMONG = 2, 10
 TWIN_COSINE, TWIN_GAP, TWIN_SUBJECT = 0.75, 0.35, 0.3
 
-CONFIDENCE_BEST = 5  # of the best cosines their mean is taken: one alone is high by chance
+CONFIDENCE_BEST, CONFIDENCE_ONE_OF = (
+    5,
+    50,
+)  # of the best cosines their mean is taken, since one of many is high by chance: one for each 50 texts stored
 CONFIDENCE_HOME = 0.5  # weight of how near the question is to all that is stored, as the 90th percentile of a sample
 CONFIDENCE_MIDDLE = 0.92  # of the model's weak_below, since a mean lies below the best: bge 0.57, where the 75th
 # percentile of questions about something else ends and the 5th of those with an answer begins
@@ -63,7 +69,8 @@ _UNSAID = re.compile(
 class Scored:
     """A candidate with what the channels found: BM25 (0 if words did not bring it up) and cosines of its chunks.
 
-    `text` is None for more than READ_WORDS words; `at` sorts in order of time and then of telling; `vector` is that of
+    `text` is None for more than READ_WORDS words; `at` sorts in order of time and then of telling, `until` is
+    when a superseded memory was; `vector` is that of
     the best chunk, None while pending.
     """
 
@@ -76,6 +83,7 @@ class Scored:
     words: int
     at: str = ""
     key: str | None = None
+    until: str | None = None
     text: str | None = None
     vector: Floats | None = None
 
@@ -128,7 +136,7 @@ def rank(
     parts = _parts(candidates, floor, weak_below, author, role)
     cosine = {c.id: best_cosine(c.cosines) for c in candidates if c.cosines}
     ranked = _sorted([Ranked(c.id, sum(parts[c.id].values()), cosine.get(c.id), parts[c.id]) for c in candidates])
-    return _timed(ranked, {c.id: c for c in candidates}, ask)
+    return _timed(ranked, {c.id: c for c in candidates}, ask, weak_below)
 
 
 def _parts(
@@ -150,14 +158,18 @@ def _parts(
     thread = {name: sum(sorted(scores)[-THREAD_BEST:]) for name, scores in by_thread.items()}
     thread_best = max(thread.values(), default=0.0) or 1.0
 
+    having = sum(c.words_score > 0 for c in candidates)
+    rarity = max(0.0, 1 - (having - 1) / WORDS_COMMON_AT) if having else 0.0
+
     parts: dict[int, dict[str, float]] = {}
     for c in candidates:
-        shares = (MEMORY_WORDS_SHARE, MEMORY_VECTORS_SHARE) if c.type == "memory" else (WORDS_SHARE, VECTORS_SHARE)
+        share = MEMORY_WORDS_SHARE if c.type == "memory" else WORDS_SHARE
+        share += rarity * (WORDS_SHARE_OF_ONE - share)
         # A text whose vector is pending is judged by its words alone: what was just stored must not lose for that.
         known = c.id in cosine
-        own = parts[c.id] = {"words": (shares[0] if known else 1.0) * c.words_score / words_best}
+        own = parts[c.id] = {"words": (share if known else 1.0) * c.words_score / words_best}
         if known:
-            own["vectors"] = shares[1] * max(cosine[c.id] - (floor or 0.0), 0.0) / reach
+            own["vectors"] = (1 - share) * max(cosine[c.id] - (floor or 0.0), 0.0) / reach
         if author is not None and c.author == author:
             own["author"] = AUTHOR_BONUS
         elif role is not None and c.author == role:
@@ -165,7 +177,8 @@ def _parts(
         if c.thread is not None:
             own["thread"] = THREAD_SHARE * thread[c.thread] / thread_best
         if c.words > LENGTH_FREE_WORDS:
-            own["length"] = -min(LENGTH_PENALTY * math.log(c.words / LENGTH_FREE_WORDS), LENGTH_MOST)
+            most = min(LENGTH_MOST, (own["words"] + own.get("vectors", 0.0)) / 2)
+            own["length"] = -min(LENGTH_PENALTY * math.log(c.words / LENGTH_FREE_WORDS), most)
         if c.type == "turn" and c.words < BREVITY_WORDS:
             own["brevity"] = -BREVITY_PENALTY * math.log(BREVITY_WORDS / max(c.words, 2))
         if c.type == "turn" and c.words <= QUESTION_WORDS and (c.text or "").rstrip().endswith(("?", "？", "؟")):
@@ -177,12 +190,12 @@ def _sorted(ranked: Sequence[Ranked]) -> list[Ranked]:
     return sorted(ranked, key=lambda r: (-r.value, r.id))
 
 
-def _timed(ranked: list[Ranked], candidates: Mapping[int, Scored], ask: Ask) -> list[Ranked]:
+def _timed(ranked: list[Ranked], candidates: Mapping[int, Scored], ask: Ask, related: float | None) -> list[Ranked]:
     """Put what holds at the time the question is about before what does not."""
     statements = [r for r in ranked if _is_statement(candidates[r.id])][:TIMED]
     if statements:
-        told = [Statement(c.text or "", c.at, c.vector) for c in (candidates[r.id] for r in statements)]
-        added = timing.settle(ask, told, np.array([r.value for r in statements]))
+        told = [Statement(c.text or "", c.at, c.vector, c.key, c.until) for c in (candidates[r.id] for r in statements)]
+        added = timing.settle(ask, told, np.array([r.value for r in statements]), related=related)
         changed = {r.id: _plus(r, float(more)) for r, more in zip(statements, added, strict=True) if more}
         ranked = _sorted([changed.get(r.id, r) for r in ranked])
     if ask.kind == "now" and ranked and candidates[ranked[0].id].type == "turn":
@@ -235,7 +248,7 @@ def without_repeats(
     kept: list[Ranked] = []
     for r in ranked:
         c = candidates[r.id]
-        said = _UNSAID.sub(" ", c.text.casefold()).split() if c.text is not None else []
+        said = [_plain(word) for word in _UNSAID.sub(" ", c.text).split()] if c.text is not None else []
         alone = not said or c.type == "file" or c.key is not None
         shown = r.id if alone else first.setdefault((c.author if c.type == "turn" else None, *said), r.id)
         if shown != r.id:
@@ -245,6 +258,11 @@ def without_repeats(
         if len(kept) == enough:
             break
     return kept, same
+
+
+def _plain(word: str) -> str:
+    """Return an ordinary word in lower case; a name in capitals, a path or a password as it is."""
+    return word.lower() if word.isalpha() and (word.islower() or word.istitle()) else word
 
 
 def context(before: Sequence[str], own_words: int, after: Sequence[str]) -> str:
@@ -270,7 +288,7 @@ def confidence(
         return 0.0
     if not cosines or home is None:
         return round(min(1.0, WORDS_ALONE * terms_found), 3)
-    best = cosines[: max(1, min(CONFIDENCE_BEST, stored // 4))]
+    best = cosines[: max(1, min(CONFIDENCE_BEST, stored // CONFIDENCE_ONE_OF))]
     near = (sum(best) / len(best) + CONFIDENCE_HOME * home) / (1 + CONFIDENCE_HOME)
     middle = CONFIDENCE_MIDDLE * (weak_below if weak_below is not None else 0.5)
     return round(1 / (1 + math.exp(-(near - middle) / CONFIDENCE_SLOPE)), 3)

@@ -33,7 +33,7 @@ class EpisodeRow(SQLModel, table=True):
 
 
 class MemoryRow(SQLModel, table=True):
-    """One durable statement. `fingerprint` is equal for the same normalized text under the same key."""
+    """One durable statement. `fingerprint` is equal for the same text under the same key, and for some others."""
 
     __tablename__ = "memory"  # pyright: ignore[reportAssignmentType]
     __table_args__ = (

@@ -174,15 +174,17 @@ class PageMark:
 class Reading:
     """What a question was taken to ask for.
 
-    `asks` is what it means by time: "now", "then" (on `day`, ISO 8601), "before" (before `value` held), "when" or
-    "any". `terms` are searched as words, `about` is what was embedded; `author` and `role` are whose words it means;
+    `asks` is what it means by time: "now", "then" (in the days `first` to `last`), "after" (since `first`), "before"
+    `asks` is what it means by time: "now", "then" (in the days `first` to `last`), "after" (since `first`), "before"
+    (before `value` held), "when" or
     `floor` is the cosine that counts as unrelated, None without vectors.
     """
 
     asks: str
     about: str
     terms: tuple[str, ...]
-    day: str | None = None
+    first: str | None = None
+    last: str | None = None
     value: str | None = None
     author: str | None = None
     role: str | None = None
@@ -195,7 +197,8 @@ class Recall:
 
     `searched` counts what was in reach by type; `channels` names what ranked it ("words", "vectors"); `pending` counts
     what is stored but not embedded yet; `degraded` says why the answer is weaker than it should be; `confidence` is in
-    [0, 1]; `empty_reason` is nothing_stored, filtered_out, below_min_score or index_not_ready when `hits` is empty.
+    [0, 1]; `empty_reason` is nothing_stored, filtered_out, no_match (no word in common, and no vectors),
+    below_min_score or index_not_ready when `hits` is empty.
     """
 
     hits: tuple[Hit, ...]

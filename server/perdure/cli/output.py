@@ -238,7 +238,8 @@ def _part(parts: Mapping[str, float], name: str) -> str:
 def _read_as(reading: Reading, confidence: float) -> Iterator[str]:
     asks = {
         "now": "what holds now",
-        "then": f"what held on {reading.day}",
+        "then": f"what held or happened from {reading.first or 'the beginning'} to {reading.last}",
+        "after": f"what came since {reading.first}",
         "before": f"what held before {visible(reading.value or '')}",
         "when": "since when it holds",
         "any": "any time",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from perdure.types import (
 
 # C0 and C1 controls except tab and newline, and the marks that reorder text: shown, so that nobody hides words in them.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_BACKSLASHES_AT_AN_END = re.compile(r"(?<!\\)(\\+)(?=\]|\Z)")
 _SECONDS = re.compile(r"(T\d\d:\d\d):\d\d(?:\.\d+)?")
 
 SHOWN_TERMS = 12  # of a question's
@@ -32,6 +33,7 @@ SIMILAR_CHARS = 300  # enough to see what it is; recall shows the whole
 EMPTY = {
     "nothing_stored": "Nothing is stored yet.",
     "filtered_out": "Nothing matches the filters; leave some out.",
+    "no_match": "Nothing stored shares a word with the question.",
     "below_min_score": "Nothing reaches min_score; lower it or leave it out.",
     "index_not_ready": "The index is not ready yet; ask again in a moment.",
 }
@@ -59,6 +61,15 @@ def visible(text: str) -> str:
     """Return stored text as one item: unseen characters named, further lines indented: none can look like an item."""
     text = text.replace("\r\n", "\n").rstrip("\n")
     return _UNSEEN.sub(lambda found: f"<U+{ord(found[0]):04X}>", text).replace("\n", "\n ")
+
+
+def header(parts: Sequence[str | None]) -> str:
+    r"""Return the header of an item, `[… …]`, which no name, thread, tag, key or path can close.
+
+    A `]` in them is `\]`; backslashes before one, or at the end, are doubled, so that those tell which one closes.
+    """
+    text = visible(" ".join(part for part in parts if part)).replace("\n", " ")
+    return "[" + _BACKSLASHES_AT_AN_END.sub(r"\1\1", text).replace("]", r"\]") + "]"
 
 
 def short_time(at: str) -> str:
@@ -143,7 +154,8 @@ def _reading(found: Reading) -> dict[str, Any]:
     terms = " ".join(found.terms[:SHOWN_TERMS]) + (f" and {more} more" if more > 0 else "")
     return _present(
         asks=found.asks,
-        day=found.day,
+        first=found.first,
+        last=found.last,
         value=shortened(found.value, 60) if found.value else None,
         author=found.author,
         role=found.role,
@@ -195,8 +207,7 @@ def _hit_line(hit: Hit, thread_above: str | None) -> str:
     frame += [f"superseded_by={hit.superseded_by}" if hit.superseded_by else ""]
     if hit.explain:
         frame += [f"score={hit.score:.4f}", *(f"{name}={value:.4f}" for name, value in hit.explain.items())]
-    head = visible(" ".join(part for part in frame if part)).replace("\n", " ")
-    return f"[{head}] {visible(hit.content)}"
+    return f"{header(frame)} {visible(hit.content)}"
 
 
 def history(found: HistoryPage, *, threads: bool) -> Answer:
@@ -230,8 +241,7 @@ def _episode_line(episode: Episode) -> str:
     who = "/".join(part for part in (episode.role, episode.name) if part)
     frame = [str(episode.seq), short_time(episode.at), who or episode.kind, episode.subject or ""]
     frame += [f"thread={episode.thread}" if episode.thread else "", f"agent={episode.agent}"]
-    head = visible(" ".join(part for part in frame if part)).replace("\n", " ")
-    return f"[{head}] {visible(episode.content or '')}".rstrip()
+    return f"{header(frame)} {visible(episode.content or '')}".rstrip()
 
 
 def _thread(thread: ThreadInfo) -> dict[str, Any]:

@@ -113,6 +113,17 @@ def order(value: str) -> Literal["newest", "oldest"]:
 
 
 def fingerprint(content: str, key: str | None) -> str:
-    """Return a digest equal for texts that differ only in spacing, letter case or Unicode form, under the same key."""
+    """Return a digest equal for the same text under the same key; it may be equal for texts that differ, too.
+
+    It finds what may be the same, in stores of any age; `same_text` decides.
+    """
     normalized = " ".join(unicodedata.normalize("NFKC", content).casefold().split())
     return hashlib.sha256(f"{key or ''}\0{normalized}".encode()).hexdigest()
+
+
+def same_text(a: str, b: str) -> bool:
+    """Say whether two texts differ at most in the space around them and in how Unicode composes a letter.
+
+    Letter case, spaces within and compatibility forms count: a password, code or 10² would be another one.
+    """
+    return unicodedata.normalize("NFC", a.strip()) == unicodedata.normalize("NFC", b.strip())

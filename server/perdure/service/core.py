@@ -58,7 +58,7 @@ class Samples:
 
 class Tails:
     """The vectors an index that is being rebuilt lacks, kept for a second, or for five times as long as reading them
-    took: 10,000 take 50 ms and 100,000 0.8 s, and each question would. What is embedded meanwhile is found by its words.
+    took: 10,000 take 50 ms and 100,000 0.8 s, and each question would. What is embedded meanwhile is found by words.
     """
 
     KEPT_S, KEPT_TIMES = 1.0, 5

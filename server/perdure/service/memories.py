@@ -51,7 +51,8 @@ class Memories(Part):
         """Store a statement; when this returns it is on disk, and found by words.
 
         With `key` it supersedes the memory that holds the key, with `supersedes` the one of that id. The same text
-        under the same key is stored once. `at` is when it was said or happened. Raises InvalidInput, NotFound.
+        under the same key is stored once, and without a key once for each day it is told for. `at` is when it was said
+        or happened. Raises InvalidInput, NotFound.
         """
         caller.require("memory:write")
         now = times.now()
@@ -98,7 +99,7 @@ class Memories(Part):
     ) -> tuple[Receipt, list[int]]:
         holders, named = self._superseded(tx, row, supersedes)
         after, then = _around(tx, row, [*holders, *named])
-        same = memories.find_same(tx, row.namespace, row.fingerprint, row.recorded_at)
+        same = _stated_before(tx, row, row.recorded_at)
         # With another value in between, a key was given its former value back: those are two statements.
         if same is not None and same not in named and after in (None, same):
             return self._again(tx, same, row, [*named, *(then if _is_dated(row) else ())]), []
@@ -277,10 +278,27 @@ class Memories(Part):
             raise Refused(f"{row.id} was forgotten more than {RECOVERABLE_DAYS} days ago. Remember it again instead.")
         if row.key and row.superseded_by is None and (holders := memories.holders(tx, row.namespace, row.key)):
             raise Conflict(f"The key {row.key!r} is held by {holders[0].id} now. Forget that one first.")
-        if row.superseded_by is None and (same := memories.find_same(tx, row.namespace, row.fingerprint, now)):
+        if row.superseded_by is None and (same := _stated_before(tx, row, now)):
             raise Conflict(f"{same.id} says the same now, so there is nothing to bring back.")
         row.forgotten_at = None
         _mark_passages(tx, row, hidden=False)
+
+
+def _stated_before(tx: Session, row: MemoryRow, now: str) -> MemoryRow | None:
+    """Return the memory in force that makes the same statement as `row`."""
+    alike = memories.find_alike(tx, row.namespace, row.fingerprint, now)
+    return next((other for other in alike if _is_same_statement(row, other)), None)
+
+
+def _is_same_statement(row: MemoryRow, other: MemoryRow) -> bool:
+    """Say whether two with the same key have the same text, and the later told is not for a day of its own.
+
+    What happened on five days happened five times; a value of a key holds until the next, whatever its days.
+    """
+    if not checks.same_text(row.content, other.content):
+        return False
+    later = other if 0 < row.seq < other.seq else row  # one that is not stored yet has no number
+    return row.key is not None or not _is_dated(later) or times.day(row.at) == times.day(other.at)
 
 
 def _around(tx: Session, row: MemoryRow, holders: Sequence[MemoryRow]) -> tuple[MemoryRow | None, list[MemoryRow]]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from perdure import ranking, timing
 from perdure.embedders import Vector
+from perdure.errors import InvalidInput
 from perdure.excerpts import excerpt
 from perdure.indexer import Asked
 from perdure.service import checks, cursors, times
@@ -21,6 +22,7 @@ from perdure.words import Term, found_share, query_terms
 POOL = 50  # candidates of each channel, or as many as are shown: 40, 60 and 100 found the same in ten results
 SOURCE_OF_ROLE = {"user": "user", "assistant": "agent", "tool": "tool", "system": "agent"}
 DEEP_POOL = 1_000  # of each channel for the pages after the first; what lies deeper is said to be left out
+TERMS = 64  # of a question that are searched for: a pasted page has no more subject than its first lines
 MANY = 5_000  # passages in reach, above which not all that share a common word are scored
 WORDS_MOST = 1_000  # of them: 2 ms, where all of 10,000 took 4
 SMALL = 200  # passages in reach that are all ranked
@@ -153,6 +155,8 @@ class Recalling(Part):
         caller.require("memory:read")
         limit, min_score = checks.between(asking.limit, "limit", 1, MAX_LIMIT), asking.min_score
         max_chars = checks.max_chars(asking.max_chars)
+        if min_score is not None and not 0 <= min_score <= 1:
+            raise InvalidInput(f"min_score is {min_score}; give a number from 0 to 1, on the scale of the confidence.")
         reach = _reach(asking)
         request = cursors.digest(caller.namespace, "recall", *_asked(query, asking))
         position, seen = cursors.read(asking.cursor, request)
@@ -223,7 +227,8 @@ class Recalling(Part):
         core, index = self._core, self._core.indexer.index
         assert meaning.vector is not None
         assert meaning.model is not None
-        if index is None or total <= max(core.settings.index.exact_max_chunks, question.wanted):
+        few = question.filtered and total <= question.wanted  # all of them are wanted, and an index may miss one
+        if index is None or few or total <= core.settings.index.exact_max_chunks:
             return meaning
         pool = question.pool(total)
         k = pool * (OVERFETCH if question.filtered else 1)
@@ -276,8 +281,9 @@ class Recalling(Part):
             role=ranking.meant_role(question.text),
             ask=question.ask,
         )
+        confidence = self._confidence(question, found, ranked)
         ranked, found.same = ranking.without_repeats(ranked, scored, enough)
-        return ranking.scored(ranked, self._confidence(question, found, ranked))
+        return ranking.scored(ranked, confidence)
 
     def _compare(self, tx: Reader, namespace: str, vector: Vector, model: int, found: _Found) -> None:
         """Note how near the question is to a sample of what is stored; nothing while nothing is embedded."""
@@ -293,6 +299,8 @@ class Recalling(Part):
             found.floor = min(found.floor, (embedder.weak_below or FEW_FLOOR) - FEW_FLOOR)
 
     def _confidence(self, question: _Question, found: _Found, ranked: Sequence[ranking.Ranked]) -> float:
+        if not question.terms:
+            return 0.0  # nothing was asked
         embedder = self._core.indexer.embedder
         best = found.candidates[ranked[0].id].text if ranked else None
         return ranking.confidence(
@@ -366,8 +374,10 @@ def _asked(query: str, asking: Asking) -> tuple[object, ...]:
 def _question(namespace: str, query: str, reach: passages.Reach, wanted: int) -> _Question:
     filters = (reach.tags, reach.kind, reach.thread, reach.key, reach.since, reach.until, reach.as_of)
     text = checks.query(query)
+    ask = timing.read(text)
     filtered = any(filters) or len(reach.types) < 3
-    return _Question(namespace, text, reach, filtered, wanted, timing.read(text), query_terms(text))
+    terms = query_terms(text)[:TERMS]
+    return _Question(namespace, text, replace(reach, former=ask.former), filtered, wanted, ask, terms)
 
 
 def _scored(candidate: passages.Candidate, words: float, near: tuple[list[float], Vector] | None) -> ranking.Scored:
@@ -381,6 +391,7 @@ def _scored(candidate: passages.Candidate, words: float, near: tuple[list[float]
         words=candidate.words,
         at=candidate.moment,
         key=candidate.key,
+        until=candidate.until,
         text=candidate.text,
         vector=near[1] if near else None,
     )
@@ -393,7 +404,7 @@ def _why_empty(found: _Found, ranked: Sequence[ranking.Ranked], *, stored: bool)
         return "filtered_out"
     if not ranked and (found.pending or found.degraded):
         return "index_not_ready"
-    return "below_min_score"
+    return "below_min_score" if ranked else "no_match"
 
 
 def _load(
@@ -432,7 +443,8 @@ def _reading(question: _Question, found: _Found) -> Reading:
         asks=ask.kind,
         about=ask.about,
         terms=tuple(term.forms[0] for term in question.terms),  # the first is the word as it was asked for
-        day=ask.day.isoformat() if ask.day is not None else None,
+        first=ask.first.isoformat() if ask.first is not None else None,
+        last=ask.last.isoformat() if ask.last is not None else None,
         value=ask.value,
         author=author,
         role=ranking.meant_role(question.text),

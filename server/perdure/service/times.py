@@ -118,6 +118,11 @@ def later(stored: str, days: int) -> str:
     return store(datetime.fromisoformat(stored) + timedelta(days=days))
 
 
+def day(stored: str) -> str:
+    """Return the day of a stored time, in UTC."""
+    return stored[:10]
+
+
 def day_in_words(stored: str) -> str:
     """Return the day as people write it, like 7 May 2023: questions name months by their words."""
     moment = datetime.fromisoformat(stored)

@@ -24,16 +24,20 @@ def get(tx: Session, namespace: str, id: str) -> MemoryRow | None:
     return row if row is not None and row.namespace == namespace else None
 
 
-def find_same(tx: Session, namespace: str, fingerprint: str, now: str) -> MemoryRow | None:
-    """Return the memory in force that says the same under the same key."""
-    query = select(MemoryRow).where(
-        MemoryRow.namespace == namespace,
-        MemoryRow.fingerprint == fingerprint,
-        col(MemoryRow.forgotten_at).is_(None),
-        col(MemoryRow.superseded_by).is_(None),
-        or_(col(MemoryRow.expires_at).is_(None), col(MemoryRow.expires_at) > now),
+def find_alike(tx: Session, namespace: str, fingerprint: str, now: str) -> list[MemoryRow]:
+    """Return the memories in force that may say the same under the same key, the latest first."""
+    query = (
+        select(MemoryRow)
+        .where(
+            MemoryRow.namespace == namespace,
+            MemoryRow.fingerprint == fingerprint,
+            col(MemoryRow.forgotten_at).is_(None),
+            col(MemoryRow.superseded_by).is_(None),
+            or_(col(MemoryRow.expires_at).is_(None), col(MemoryRow.expires_at) > now),
+        )
+        .order_by(col(MemoryRow.at).desc(), col(MemoryRow.seq).desc())
     )
-    return tx.exec(query).first()
+    return list(tx.exec(query))
 
 
 def add_tags(tx: Session, row: MemoryRow, tags: Sequence[str]) -> None:

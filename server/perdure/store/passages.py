@@ -35,6 +35,7 @@ class Reach:
     since: str | None = None
     until: str | None = None
     as_of: str | None = None
+    former: bool = False  # superseded memories too: the question is about the past
 
     def sql(self, namespace: str, *, by_id: bool = False) -> tuple[str, dict[str, object]]:
         """Return the condition on passage `p` and its parameters. `by_id` says that other terms give the ids.
@@ -50,9 +51,9 @@ class Reach:
         if len(self.types) < 3:
             terms.append("p.type IN (SELECT value FROM json_each(:types))")
             values["types"] = json.dumps(self.types)
-        if self.as_of is None:
+        if self.as_of is None and not self.former:
             terms.append("p.superseded_at IS NULL")
-        else:
+        elif self.as_of is not None:
             terms.append("p.at <= :moment AND (p.superseded_at IS NULL OR p.superseded_at > :moment)")
         for name in ("kind", "thread", "key"):
             if (value := getattr(self, name)) is not None:
@@ -301,6 +302,7 @@ class Candidate:
     words: int
     moment: str
     key: str | None
+    until: str | None
     text: str | None
     embeddings: list[bytes]
 
@@ -310,7 +312,7 @@ WITH wanted (id) AS (
     SELECT value FROM json_each(:passages)
     UNION SELECT passage_id FROM chunk WHERE id IN (SELECT value FROM json_each(:chunks))
 )
-SELECT p.id, p.type, p.thread, p.author, p.words, p.at || printf('#%019d', p.seq), p.key,
+SELECT p.id, p.type, p.thread, p.author, p.words, p.at || printf('#%019d', p.seq), p.key, p.superseded_at,
        CASE WHEN p.words > :long THEN NULL WHEN p.type = 'memory' THEN m.content
             WHEN p.type = 'turn' THEN e.content ELSE p.text END,
        c.embedding
@@ -341,10 +343,10 @@ def candidates(
     where, values = reach.sql(namespace, by_id=True)
     values |= {"passages": json.dumps(list(passages)), "chunks": json.dumps(list(chunks)), "model": model, "long": long}
     found: dict[int, Candidate] = {}
-    for id, type, thread, author, words, moment, key, content, embedding in reader.execute(
+    for id, type, thread, author, words, moment, key, until, content, embedding in reader.execute(
         CANDIDATES.format(where=where), values
     ):
-        candidate = found.setdefault(id, Candidate(id, type, thread, author, words, moment, key, content, []))
+        candidate = found.setdefault(id, Candidate(id, type, thread, author, words, moment, key, until, content, []))
         if embedding is not None:
             candidate.embeddings.append(embedding)
     return found
