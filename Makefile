@@ -73,8 +73,9 @@ serve: install
 demo: install
 	@$(BIN)/python bench/demo.py
 
+# Two files of tests at a time: most of a test is waiting for the processes it starts.
 test: install $(VENV)/.test
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: install $(VENV)/.test $(VENV)/.lint
 	$(BIN)/ruff check

@@ -126,7 +126,7 @@ def test_empty_is_explained(client: StdioClient) -> None:
     assert why() == "nothing_stored"
     remember(client, "A zebra has stripes")
     assert why(tags=["none"]) == "filtered_out"
-    assert why(min_score=99) == "below_min_score"
+    assert why(min_score=1) == "below_min_score"
 
 
 def test_recall_covers_memories_turns_and_files_in_one_ranking(client: StdioClient) -> None:
@@ -291,6 +291,13 @@ def test_passwords_that_differ_in_case_are_two_statements(client: StdioClient) -
         receipt = remember(client, content, key="db.password")
         assert (receipt["created"], len(receipt.get("superseded", ()))) == (True, n)
         assert texts(client, "database password", key="db.password") == [content]
+
+
+def test_case_spaces_within_and_compatibility_forms_make_another_statement(client: StdioClient) -> None:
+    told = ["The café opens at 9", "the café opens at 9", "The café  opens at 9", "The café\nopens at 9"]
+    told += ["The café opens at ９", "10² cups a day", "102 cups a day", "if open:\n    enter", "if open:\n  enter"]
+    assert all(remember(client, content)["created"] for content in told)
+    assert not any(remember(client, content)["created"] for content in told)
 
 
 def test_what_happened_on_several_days_is_found_on_each(client: StdioClient) -> None:

@@ -60,7 +60,7 @@ def test_b109_every_match_of_every_filter_is_reached_page_by_page(client: StdioC
         ({"since": "2026-01-01", "until": "2026-01-14", "tags": ["trip"]}, 29),
         ({"include": ["memories"], "as_of": "2026-01-28T12:00:00Z", "thread": "trips"}, 57),
         ({"until": "2025-12-31", "include": ["history"], "thread": "noise"}, 300),
-        ({"tags": ["trip"], "min_score": -100.0}, 57),
+        ({"tags": ["trip"], "min_score": 0.0}, 57),
     ):
         asked: Json = {"query": query, "limit": 20 if total < 100 else 90, "max_chars": 40_000, **filters}
         found = [hits_of(page) for page in pages(client, "recall", **asked)]
