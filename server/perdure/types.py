@@ -175,9 +175,8 @@ class Reading:
     """What a question was taken to ask for.
 
     `asks` is what it means by time: "now", "then" (in the days `first` to `last`), "after" (since `first`), "before"
-    `asks` is what it means by time: "now", "then" (in the days `first` to `last`), "after" (since `first`), "before"
-    (before `value` held), "when" or
-    `floor` is the cosine that counts as unrelated, None without vectors.
+    (before `value` held), "when" or "any". `terms` are searched as words, `about` is what was embedded; `author` and
+    `role` are whose words it means; `floor` is the cosine that counts as unrelated, None without vectors.
     """
 
     asks: str
