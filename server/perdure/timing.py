@@ -356,7 +356,7 @@ class _Terms:
 
     def share_subject(self) -> Flags:
         """Return [i, j]: j has about all that i has of the question's words, so what they name is the same."""
-        return self.coverage[None, :] >= SUBJECT_SHARE * self.coverage[:, None]
+        return (self.coverage[None, :] >= SUBJECT_SHARE * self.coverage[:, None]) & (self.coverage[None, :] > 0)
 
     def named(self) -> Flags:
         """Return [i, j]: j names, besides the question's subject, a rare word of i."""
