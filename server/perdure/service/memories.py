@@ -171,7 +171,7 @@ class Memories(Part):
 
     def _embed_meanwhile(self, row: MemoryRow, pieces: list[Span]) -> Future[Made | None]:
         """Have the text embedded while it is committed: neither waits for the other."""
-        texts = [row.content[piece.start : piece.end] for piece in pieces]
+        texts = [vectors.under_key(row.content[piece.start : piece.end], row.key) for piece in pieces]
         return self._core.pool.submit(self._core.indexer.embed_documents, texts)
 
     def _as_indexed(self, tx: Session, namespace: str, receipt: Receipt) -> Receipt:

