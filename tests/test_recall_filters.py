@@ -188,7 +188,7 @@ def test_b78_what_everybody_stores_does_not_crowd_out_ones_own(reader: StdioClie
     for n, sentence in enumerate(SENTENCES):
         hits = recall(reader, sentence, limit=10)["hits"]
         assert len(hits) == 10
-        # Not the first always: the sentences differ in one word, and the tests' model has 64 dimensions for all of them.
+        # Not always the first: they differ in one word, and the model of the tests has 64 dimensions for all words.
         assert f"{sentence} {n} {MARK}" in [hit["content"] for hit in hits[:3]]
         assert all(MARK in hit["content"] for hit in hits)
 
