@@ -133,24 +133,23 @@ def rank(
     `floor` is the cosine that counts as unrelated here, None without vectors; `weak_below` what the model itself calls
     weak: where none is better, the best of the vectors is not worth their whole share.
     """
-    parts = _parts(candidates, floor, weak_below, author, role)
     cosine = {c.id: best_cosine(c.cosines) for c in candidates if c.cosines}
+    parts = _parts(candidates, cosine if floor is not None else {}, floor or 0.0, weak_below, author, role)
     ranked = _sorted([Ranked(c.id, sum(parts[c.id].values()), cosine.get(c.id), parts[c.id]) for c in candidates])
     return _timed(ranked, {c.id: c for c in candidates}, ask, weak_below)
 
 
 def _parts(
     candidates: Sequence[Scored],
-    floor: float | None,
+    cosine: Mapping[int, float],
+    floor: float,
     weak_below: float | None,
     author: str | None,
     role: str | None,
 ) -> dict[int, dict[str, float]]:
     """Return what each rule adds to each candidate, by id."""
     words_best = max((c.words_score for c in candidates), default=0.0) or 1.0
-    cosine = {c.id: best_cosine(c.cosines) for c in candidates if c.cosines and floor is not None}
-    reach = max(max(cosine.values(), default=0.0), weak_below or 0.0) - (floor or 0.0)
-    reach = max(reach, 1e-6)
+    reach = max(max(cosine.values(), default=0.0) - floor, (weak_below or 0.0) - floor, 1e-6)
     by_thread: dict[str, list[float]] = {}
     for c in candidates:
         if c.thread is not None:
@@ -169,7 +168,7 @@ def _parts(
         known = c.id in cosine
         own = parts[c.id] = {"words": (share if known else 1.0) * c.words_score / words_best}
         if known:
-            own["vectors"] = (1 - share) * max(cosine[c.id] - (floor or 0.0), 0.0) / reach
+            own["vectors"] = (1 - share) * max(cosine[c.id] - floor, 0.0) / reach
         if author is not None and c.author == author:
             own["author"] = AUTHOR_BONUS
         elif role is not None and c.author == role:
@@ -279,9 +278,8 @@ def confidence(
 
     With vectors: the mean of the best cosines (fewer in a store of a few texts), and half of `home`, the 90th
     percentile of the cosines to a sample of all that is stored, since a question far from everything has no answer
-    here. What lies at the
-    model's own measure, `weak_below`, maps to about 0.5. Without: the share of the question's terms in
-    the best hit.
+    here. What lies at the model's own measure, `weak_below`, maps to about 0.5. Without: the share of the question's
+    terms in the best hit.
     """
     cosines = sorted((r.cosine for r in ranked if r.cosine is not None), reverse=True)
     if not ranked:

@@ -46,7 +46,7 @@ def _recall(service: Service, caller: Principal, given: Arguments) -> Answer:
     found = service.recall(caller, query[:MAX_QUERY], max_chars=max_chars, **given)
     if len(query) > MAX_QUERY:
         found = replace(found, degraded=(*found.degraded, f"only the first {MAX_QUERY} characters of query were used"))
-    hits, mark, terms = found.hits, found.mark, query_terms(query[:MAX_QUERY])
+    hits, mark = found.hits, found.mark
 
     def first(n: int) -> Answer:
         if n < len(hits) and mark:
@@ -54,7 +54,7 @@ def _recall(service: Service, caller: Principal, given: Arguments) -> Answer:
         return wording.recalled(found)
 
     def short(keep: int) -> Answer:
-        content, part = excerpt(hits[0].content, hits[0].part, terms, keep)
+        content, part = excerpt(hits[0].content, hits[0].part, query_terms(query[:MAX_QUERY]), keep)
         only = replace(hits[0], content=content, part=part, metadata={}, tags=())
         cursor = mark.after(1) if mark and len(hits) > 1 else found.next_cursor
         return wording.recalled(replace(found, hits=(only,), next_cursor=cursor))

@@ -13,11 +13,11 @@ from sqlmodel import Session
 
 from perdure.embedders import Matrix
 from perdure.errors import Unavailable
+from perdure.ranking import CONTEXT_MAX_WORDS
 from perdure.store.engine import Reader, new_token, reader_of
 from perdure.tables import IndexStateRow, ModelRow
 
 _BETWEEN_WORDS = re.compile(r"[\W_]+")
-SHORT_WORDS = 60  # of a turn that leans on the one before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ ORDER BY c.attempts, c.id LIMIT :limit
 
 def pending(reader: Reader, model: int, limit: int) -> list[PendingChunk]:
     """Return chunks that wait for their embedding by the model: fewest refusals first, then oldest first."""
-    rows = reader.execute(PENDING, {"model": model, "limit": limit, "short": SHORT_WORDS})
+    rows = reader.execute(PENDING, {"model": model, "limit": limit, "short": CONTEXT_MAX_WORDS})
     return [PendingChunk(*row) for row in rows]
 
 
