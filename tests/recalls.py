@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+import pytest
+
 from conftest import DEADLINE_S, PERDURE, HttpServer, Json, StdioClient, environment
 
 # The index answers instead of exact search, however small the store; its worker ends soon after the test.
@@ -33,6 +35,19 @@ def running(data_dir: Path, **settings: str) -> Generator[StdioClient]:
         yield client
     finally:
         client.stop()
+
+
+@pytest.fixture(scope="module")
+def own_data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data directory of one module of tests, which takes it as its `data_dir`."""
+    return tmp_path_factory.mktemp("shared") / "data"
+
+
+@pytest.fixture(scope="module")
+def own_client(data_dir: Path) -> Generator[StdioClient]:
+    """A server whose index answers for one module of tests; each test has a thread or a tag of its own."""
+    with running(data_dir, **INDEX) as connected:
+        yield connected
 
 
 class Caller(Protocol):

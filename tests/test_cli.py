@@ -26,7 +26,7 @@ from perdure.app import open_service
 from perdure.identity import local_principal
 from perdure.service import Service
 from perdure.settings import load_settings
-from perdure.types import MAX_TURNS, Principal
+from perdure.types import MAX_TURNS, Asking, Principal
 
 PERDURE = str(Path(sys.executable).with_name("perdure"))
 DEADLINE_S = 60
@@ -140,7 +140,7 @@ def test_remember_takes_every_argument_of_the_tool(cli: CommandLine) -> None:
     )
 
     with cli.service() as (service, caller):
-        (hit,) = service.recall(caller, "where does Ana live", key="ana.city").hits
+        (hit,) = service.recall(caller, "where does Ana live", Asking(key="ana.city")).hits
     assert new["superseded"] == [old.id]
     assert (hit.content, hit.kind, hit.thread, hit.source) == ("Ana lives in Porto.", "fact", "chat", "user")
     assert sorted(hit.tags) == ["home", "people"]
@@ -195,9 +195,9 @@ def test_forget_hides_and_undo_brings_back(cli: CommandLine) -> None:
         id = service.remember(caller, "The spare key is under the mat.", key="spare.key").id
 
         gone = cli.answer("forget", "--key", "spare.key", "--reason", "moved")
-        hidden = service.recall(caller, "spare key", include=["memories"]).hits
+        hidden = service.recall(caller, "spare key", Asking(include=["memories"])).hits
         back = cli.answer("forget", id, "--undo")
-        found = service.recall(caller, "spare key", include=["memories"]).hits
+        found = service.recall(caller, "spare key", Asking(include=["memories"])).hits
 
     assert id in gone
     assert hidden == ()
@@ -368,7 +368,7 @@ def test_reindex_keeps_everything_findable(cli: CommandLine) -> None:
 
     assert status == 0, err
     with cli.service() as (service, caller):
-        assert service.recall(caller, "pump").hits[0].content == "Pump 4 leaks."
+        assert service.recall(caller, "pump", Asking()).hits[0].content == "Pump 4 leaks."
 
 
 def test_a_progress_bar_appears_on_stderr_of_a_terminal_and_nowhere_else() -> None:

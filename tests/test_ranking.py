@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 
 import numpy as np
 import pytest
 
 from perdure import ranking, timing
+from perdure.holding import Floats
 from perdure.ranking import Scored
-from perdure.timing import Ask, Floats
+from perdure.timing import Ask
 
+TODAY = date(2026, 11, 30)  # a Monday
 ANY = Ask("any", "")
 NOW = Ask("now", "")
 
@@ -90,6 +93,12 @@ def test_the_later_of_two_turns_with_a_figure_comes_first_when_the_question_is_a
     assert order([said[0], turn(2, bm25=2.5, cosine=0.75, text="I like it.", vector=near[1])], NOW) == [1, 2]
 
 
+def test_a_turn_of_the_days_that_a_question_names_comes_before_another() -> None:
+    said = [turn(n, bm25=3.0, text="We talked about the roof.") for n in (3, 4, 5)]
+    assert order(said, timing.read("What did we discuss on 4 January 2026?", TODAY)) == [4, 3, 5]
+    assert order(said, timing.read("What did we discuss between 4 January and 5 January 2026?", TODAY)) == [4, 5, 3]
+
+
 def test_what_was_said_twice_is_shown_once_and_one_other_word_makes_it_another_thing() -> None:
     said = [
         "The pier is number four.",
@@ -102,6 +111,7 @@ def test_what_was_said_twice_is_shown_once_and_one_other_word_makes_it_another_t
     kept, same = ranking.without_repeats(ranked, candidates, 10)
     assert [r.id for r in kept] == [1, 3, 4] and same == {2: 1}
     assert [r.id for r in ranking.without_repeats(ranked, candidates, 1)[0]] == [1]
+    assert ranking.without_repeats(ranked, candidates, None) == (kept, same)
 
 
 def test_confidence_grows_with_the_best_cosines_and_is_low_far_from_everything() -> None:
@@ -151,28 +161,106 @@ def test_scores_are_on_the_scale_of_the_confidence() -> None:
     ],
 )
 def test_a_question_is_read_for_what_it_asks_of_time(question: str, kind: str) -> None:
-    assert timing.read(question).kind == kind
+    assert timing.read(question, TODAY).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("question", "first", "last"),
+    [
+        ("What did I eat yesterday?", "2026-11-29", "2026-11-29"),
+        ("What did I eat the day before yesterday?", "2026-11-28", "2026-11-28"),
+        ("What did we say today?", "2026-11-30", "2026-11-30"),
+        ("What happened last week?", "2026-11-23", "2026-11-29"),
+        ("What did we do last weekend?", "2026-11-28", "2026-11-29"),
+        ("What was last month's revenue?", "2026-10-01", "2026-10-31"),
+        ("Where did I work last year?", "2025-01-01", "2025-12-31"),
+        ("What did I buy this year?", "2026-01-01", "2026-11-30"),
+        ("Who called two weeks ago?", "2026-11-16", "2026-11-22"),
+        ("Where did I live a year ago?", "2025-11-01", "2025-11-30"),
+        ("What did I buy over the last 5 days?", "2026-11-25", "2026-11-30"),
+        ("What did we discuss in the past month?", "2026-10-30", "2026-11-30"),
+        ("What did I do last Tuesday?", "2026-11-24", "2026-11-24"),
+        ("What did Ana say on Monday?", "2026-11-23", "2026-11-23"),
+        ("Where did Ana go in March?", "2026-03-01", "2026-03-31"),
+        ("What did I spend in December?", "2025-12-01", "2025-12-31"),
+        ("What happened on March 5?", "2026-03-05", "2026-03-05"),
+        ("What happened on the 5th of December?", "2025-12-05", "2025-12-05"),
+        ("What did I buy in 2024?", "2024-01-01", "2024-12-31"),
+        ("Where did Ines live on 10.02.2024?", "2024-02-10", "2024-02-10"),
+        ("Where did Ines live on 10/02/2024?", "2024-02-10", "2024-02-10"),  # the day first
+        ("Where did Ines live on 10/13/2024?", "2024-10-13", "2024-10-13"),  # unless there is no such day
+        ("release notes of 2024/10/13", "2024-10-13", "2024-10-13"),
+        ("Who led the team before last Friday?", None, "2026-11-26"),
+        ("What changed since last Friday?", "2026-11-27", None),
+        ("Where did Ines move from 4 years ago?", "2022-11-01", "2022-11-30"),
+        ("Where was I between August 11 and August 15 2023?", "2023-08-11", "2023-08-15"),
+        ("What did I do between December 20 and 3 January 2024?", "2023-12-20", "2024-01-03"),
+    ],
+)
+def test_days_are_read_from_the_day_of_asking_or_the_calendar(
+    question: str, first: str | None, last: str | None
+) -> None:
+    ask = timing.read(question, TODAY)
+    assert (ask.first and str(ask.first), ask.last and str(ask.last)) == (first, last)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What is due on Tuesday?",
+        "Which conference is in March?",
+        "May I use the second machine on Sunday?",
+        "Who is April's manager?",
+        "What is on today?",
+        "What was the last week of May like?",
+        "Where did the release 10.0.0.1 go?",
+        "What did Ana say to May?",
+        "Which release slot did we have before Tuesday mornings?",
+    ],
+)
+def test_what_only_looks_like_a_day_in_the_past_is_none(question: str) -> None:
+    ask = timing.read(question, TODAY)
+    assert (ask.first, ask.last) == (None, None)
 
 
 def test_the_words_that_only_say_when_are_not_what_a_question_is_about() -> None:
-    assert timing.read("Where did Ines live on 3 May 2026?").about == "Where did Ines live ?"
-    month = timing.read("in March 2026, who paid?")
+    assert timing.read("Where did Ines live on 3 May 2026?", TODAY).about == "Where did Ines live ?"
+    month = timing.read("in March 2026, who paid?", TODAY)
     assert (str(month.first), str(month.last)) == ("2026-03-01", "2026-03-31")
-    ask = timing.read("Where did Ines live before Turin?")
+    assert timing.read("What was last month's revenue?", TODAY).about == "What was revenue?"
+    ask = timing.read("Where did Ines live before Turin?", TODAY)
     assert (ask.about, ask.value) == ("Where did Ines live?", "Turin")
 
 
 # --- which statement holds
 
 
-def best(question: str, *told: tuple[str, str]) -> str:
-    """Return the statement that comes first when all seem equally relevant, the first a little more."""
+def ordered(
+    question: str, *told: tuple[str, str], keys: Sequence[str | None] = (), vectors: Sequence[Floats] = ()
+) -> list[str]:
+    """Return the order of statements that all seem equally relevant, the first of equal ones first."""
     statements = [
-        Scored(n, "memory", 0.0, (), None, None, words=8, at=f"{at}#{n:03d}", text=text)
+        Scored(
+            n,
+            "memory",
+            0.0,
+            (),
+            None,
+            None,
+            words=8,
+            at=f"{at}#{n:03d}",
+            key=keys[n] if keys else None,
+            text=text,
+            vector=vectors[n] if vectors else None,
+        )
         for n, (at, text) in enumerate(told)
     ]
-    ranked = ranking.rank(statements, floor=None, ask=timing.read(question))
-    return told[ranked[0].id][1]
+    ranked = ranking.rank(statements, floor=None, weak_below=0.62, ask=timing.read(question, TODAY))
+    return [told[r.id][1] for r in ranked]
+
+
+def best(question: str, *told: tuple[str, str]) -> str:
+    return ordered(question, *told)[0]
 
 
 OLDER, NEWER = ("2026-02-01", "Ines lives in Porto."), ("2026-06-01", "Ines lives in Turin.")
@@ -187,6 +275,16 @@ def test_the_newer_of_two_statements_holds_now() -> None:
 def test_as_of_a_day_the_statement_of_that_time_holds() -> None:
     assert best("Where did Ines live on 3 March 2026?", NEWER, OLDER) == OLDER[1]
     assert best("Where did Ines live on 3 August 2026?", OLDER, NEWER) == NEWER[1]
+
+
+def test_of_last_month_the_statement_of_last_month_holds() -> None:
+    assert best("Where did Ines live last month?", ("2026-11-20", "Ines lives in Bern."), NEWER, OLDER) == NEWER[1]
+    assert best("Where does Ines live?", NEWER, ("2026-11-20", "Ines lives in Bern.")) == "Ines lives in Bern."
+
+
+def test_a_statement_that_names_the_day_asked_for_counts_whenever_it_was_told() -> None:
+    told_late = ("2026-10-01", "Ines flew to Rome on 5 March 2026.")
+    assert best("Where did Ines fly on March 5?", ("2026-02-01", "Ines flew to Bonn."), told_late) == told_late[1]
 
 
 def test_before_a_value_its_predecessor_holds() -> None:
@@ -204,6 +302,12 @@ def test_when_something_began_is_told_by_the_first_who_says_it() -> None:
         "Ines might move to Lyon one day.",
         "We talked about Lyon for Ines, nothing decided.",
         "Found an old letter that says Ines lives in Porto.",
+        "Ines told stories from Porto.",
+        "Ines says she misses being in Porto.",
+        "In her Porto days Ines lived by the river.",
+        "Ines grew up in Porto.",
+        "Ines lived in Porto as a student.",
+        "Ines talks fondly of Porto.",
     ],
 )
 def test_a_plan_or_a_look_back_does_not_beat_the_fact(later: str) -> None:
@@ -225,3 +329,56 @@ def test_a_retraction_beats_what_it_retracts() -> None:
 def test_a_later_statement_about_another_subject_takes_nothing_away() -> None:
     other = ("2026-09-01", "Bo lives in Oslo.")
     assert best("Where does Ines live?", NEWER, other) == NEWER[1]
+
+
+def test_a_later_statement_under_another_key_takes_nothing_away() -> None:
+    desk, chair = ("2026-02-01", "The desk of Ines is oak."), ("2026-06-01", "The chair of Ines is oak.")
+    assert ordered("What does Ines have of oak?", desk, chair) == [chair[1], desk[1]]
+    assert ordered("What does Ines have of oak?", desk, chair, keys=("desk", "chair")) == [desk[1], chair[1]]
+
+
+SERVERS = ("2026-02-01", "server alpha1 runs Debian 11"), ("2026-06-01", "server alpha2 runs Debian 12")
+OFFICES = ("2026-02-01", "The Berlin office opens at 8."), ("2026-06-01", "The Munich office opens at 9.")
+
+
+@pytest.mark.parametrize(
+    ("told", "one", "both"),
+    [
+        (SERVERS, "What is alpha1's Debian?", "What Debian does the server have?"),
+        (OFFICES, "When does the Berlin office open?", "When does the office open?"),
+    ],
+)
+def test_the_same_said_of_two_things_is_no_change(told: tuple[tuple[str, str], ...], one: str, both: str) -> None:
+    first, second = told
+    assert best(one, first, second) == first[1]
+    assert set(ordered(both, first, ("2026-09-01", "Lunch was fine."), second)[:2]) == {first[1], second[1]}
+
+
+def test_a_name_at_the_same_place_may_be_what_changed() -> None:
+    owned = ("2026-02-01", "Ana is responsible for mail-relay."), ("2026-06-01", "Bo is responsible for mail-relay.")
+    assert best("Who is responsible for mail-relay?", *owned) == owned[1][1]
+
+
+def near(*cosines: float) -> list[Floats]:
+    """Return a vector, and one at each of these cosines to it."""
+    return [np.array([1.0, 0.0]), *(np.array([c, (1 - c * c) ** 0.5]) for c in cosines)]
+
+
+PHONE, SWITCHED = ("2026-02-01", "My phone is a Pixel."), ("2026-06-01", "I switched to a Fairphone.")
+
+
+def test_a_change_that_does_not_say_of_what_changes_what_is_nearest_to_it() -> None:
+    question = "What phone do I have?"
+    assert ordered(question, PHONE, SWITCHED, vectors=near(0.7)) == [SWITCHED[1], PHONE[1]]
+    again = ("2026-09-01", "I switched to a Nokia.")
+    assert ordered(question, PHONE, SWITCHED, again, vectors=near(0.7, 0.68))[0] == again[1]
+    assert ordered(question, PHONE, SWITCHED, vectors=near(0.5))[0] == PHONE[1]
+    other = ("2026-06-01", "Bo likes a Fairphone.")
+    assert ordered(question, PHONE, other, vectors=near(0.7))[0] == PHONE[1]
+
+
+def test_when_it_is_asked_when_what_names_a_day_comes_first() -> None:
+    mail, born = ("2026-02-01", "Dana's e-mail is dana@example.org."), ("2026-06-01", "Dana's birthday: 5 March 1990")
+    assert best("When was Dana born?", mail, born) == born[1]
+    visit = ("2026-01-01", "The dentist of Dana has time on Tuesday.")
+    assert best("When does Dana see the dentist?", ("2026-06-01", "The dentist of Dana is Dr Roth."), visit) == visit[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Generator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -287,6 +288,18 @@ def test_b81_of_two_statements_about_the_same_thing_the_newer_comes_first_with_i
         assert at[newer] == "2026-03-08T09:00Z" and at[older] == "2026-03-01T09:00Z"
         contents = [hit["content"] for hit in hits]
         assert contents.index(newer) < contents.index(older), question
+
+
+def test_a_question_about_last_year_is_answered_from_last_year(client: StdioClient) -> None:
+    year = datetime.now(UTC).year
+    for told in (year - 2, year - 1, year):
+        remember(client, f"The orchard was sold to buyer {told}", at=f"{told}-01-02", thread="orchard")
+    for question, told in (
+        ("who was the orchard sold to last year", year - 1),
+        (f"who was the orchard sold to on 02.01.{year - 2}", year - 2),
+        ("to whom is the orchard sold", year),
+    ):
+        assert texts(client, question, thread="orchard")[0] == f"The orchard was sold to buyer {told}", question
 
 
 NO_DAY = [

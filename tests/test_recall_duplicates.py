@@ -10,19 +10,23 @@ from pathlib import Path
 import pytest
 
 from conftest import Json, StdioClient
-from recalls import INDEX, append, command, done, pages, recall, refused, remember, running, settle, texts
+from recalls import (
+    INDEX,
+    append,
+    command,
+    done,
+    own_client,
+    own_data_dir,
+    pages,
+    recall,
+    refused,
+    remember,
+    running,
+    settle,
+    texts,
+)
 
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("duplicates") / "data"
-
-
-@pytest.fixture(scope="module")
-def client(data_dir: Path) -> Generator[StdioClient]:
-    """A server whose index answers; each test has a tag or a thread of its own."""
-    with running(data_dir, **INDEX) as connected:
-        yield connected
+data_dir, client = own_data_dir, own_client
 
 
 @pytest.fixture(scope="module")

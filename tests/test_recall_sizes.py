@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,23 +11,27 @@ import pytest
 
 from conftest import Json, StartHttp, StartStdio, StdioClient
 from perdure.types import MAX_CONTENT, MAX_LIMIT, MAX_QUERY, MAX_RESULT, MAX_TURN
-from recalls import INDEX, Caller, HttpCaller, append, command, done, recall, refused, remember, running, settle, texts
+from recalls import (
+    Caller,
+    HttpCaller,
+    append,
+    command,
+    done,
+    own_client,
+    own_data_dir,
+    recall,
+    refused,
+    remember,
+    running,
+    settle,
+    texts,
+)
 from test_degraded import Endpoint
 
 LAST = "Finally the heron nested behind the old lighthouse."
 FILLER = "Minutes of the housing group about roofs, paint and taxes. "
 
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("sizes") / "data"
-
-
-@pytest.fixture(scope="module")
-def client(data_dir: Path) -> Generator[StdioClient]:
-    """A server whose index answers; each test has a thread or a tag of its own."""
-    with running(data_dir, **INDEX) as connected:
-        yield connected
+data_dir, client = own_data_dir, own_client
 
 
 def long_text(size: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from perdure.words import STOP_WORDS
+from perdure.words import SAID, STOP_WORDS
 
 QuestionKind = Literal["masked", "keywords", "paraphrase"]
 KINDS: tuple[QuestionKind, ...] = ("masked", "keywords", "paraphrase")
@@ -45,7 +45,6 @@ EVERYDAY: list[tuple[str, str]] = re.findall(
 )
 OTHER_WORD = {other: word for word, other in EVERYDAY} | dict(EVERYDAY)
 
-_WORD = re.compile(r"\w+(?:[-'’.]\w+)*")
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n+")
 _CLAUSE = re.compile(
     r"[,;:—–]\s+|\s+(?=(?:because|when|after|before|while|until|since|although|but|so|and|with|for|at|in|on)\b)", re.I
@@ -64,7 +63,7 @@ class Question:
 
 def content_words(text: str) -> list[str]:
     """Return the words that say something, in lower case, each once, in order."""
-    return [word for word in dict.fromkeys(_WORD.findall(text.lower())) if word not in STOP_WORDS and len(word) > 1]
+    return [word for word in dict.fromkeys(SAID.findall(text.lower())) if word not in STOP_WORDS and len(word) > 1]
 
 
 def can_be_asked(text: str) -> bool:
@@ -113,9 +112,9 @@ def _ask(said: str) -> str:
 
 def _reordered(said: str, rng: random.Random) -> Sequence[str]:
     """Return the words with the clauses, or the halves of the only one, in another order."""
-    clauses = [words for clause in _CLAUSE.split(said) if (words := _WORD.findall(clause))]
+    clauses = [words for clause in _CLAUSE.split(said) if (words := SAID.findall(clause))]
     if len(clauses) < 2:
-        words = _WORD.findall(said)
+        words = SAID.findall(said)
         clauses = [words[: len(words) // 2], words[len(words) // 2 :]]
     first = rng.randrange(1, len(clauses))
     return [word for clause in (*clauses[first:], *clauses[:first]) for word in clause]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from perdure.errors import Refused
 
@@ -32,12 +32,15 @@ MAX_METADATA = 16_384  # names and values together
 MAX_TURNS = 200  # of one append_history
 MAX_RESULT = 40_000  # hard cap of any max_chars
 MAX_LIMIT = 100
+MAX_STATE_VALUE = 32_768  # characters of JSON; one answer shows it whole
+MAX_STATE_DEPTH = 64
+MAX_STATE_VALUES = 1_000  # of one get_state
 MAX_PATH_BYTES = 1_024
 MAX_FILE_BYTES = 256 * 1024 * 1024
 MAX_WRITE_BYTES = 4 * 1024 * 1024
 MAX_INDEXED_FILE_BYTES = 4 * 1024 * 1024  # larger files are kept and read, but recall does not search them
 
-SCOPES = frozenset({"memory:read", "memory:write", "files:read", "files:write", "history:read"})
+SCOPES = frozenset({"memory:read", "memory:write", "files:read", "files:write", "history:read", "admin"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,49 @@ class Appended:
     thread: str
     first_seq: int
     last_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateValue:
+    """What a key of the live state holds, or held: `value` is any JSON, set at `updated_at` (ISO 8601)."""
+
+    key: str
+    value: Any  # Any: any JSON
+    version: int
+    updated_at: str
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StateReceipt:
+    """The answer of set_state: the version that the key has now."""
+
+    key: str
+    version: int
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How a question is asked: what recall takes besides the question, and its defaults.
+
+    No `include` means memories, history and files; a memory must have all of the `tags`. `since` and `until` bound when
+    it was said or happened; `as_of` answers from what was believed then. Times are as the caller wrote them.
+    """
+
+    limit: int = 10
+    max_chars: int = 8000
+    include: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    kind: str | None = None
+    thread: str | None = None
+    key: str | None = None
+    since: str | None = None
+    until: str | None = None
+    as_of: str | None = None
+    min_score: float | None = None
+    explain: bool = False
+    cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +390,7 @@ class HistoryPage:
     threads: tuple[ThreadInfo, ...] = ()
     next_cursor: str | None = None
     mark: PageMark | None = None  # None on an empty page
+    degraded: tuple[str, ...] = ()  # why episodes may be missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,3 +430,23 @@ class FileInfo:
     bytes: int
     version: int
     modified: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export wrote: lines by type. `problems` could not be exported whole."""
+
+    lines: Mapping[str, int]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import did: lines by type that were added, and that were here already.
+
+    `kept` are those of the latter that have changed here, or there, since: what is here was left as it is.
+    """
+
+    added: Mapping[str, int]
+    present: Mapping[str, int]
+    kept: tuple[str, ...] = ()

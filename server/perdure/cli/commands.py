@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -28,12 +31,14 @@ from perdure.cli.output import (
     show_mapping,
     show_recall,
     show_receipt,
+    show_state,
+    show_state_set,
     show_written,
 )
 from perdure.cli.root import CommandLine, GlobalOptions, session, settings_of
 from perdure.errors import InvalidInput
 from perdure.settings import Settings, walk_settings
-from perdure.types import MAX_TURNS, Appended, MemoryKind, Source, Turn, WriteMode
+from perdure.types import MAX_TURNS, Appended, Asking, MemoryKind, Source, Turn, WriteMode
 
 app = CommandLine(
     help="A memory for tool-using agents. Without a command, in a pipe: MCP over stdin and stdout.",
@@ -47,19 +52,16 @@ files = typer.Typer(
     help="List, read and write the files of the workspace.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(files, name="files")
+state = typer.Typer(
+    help="What is so now, under keys; each change is a version.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(state, name="state")
 
-AsOf = Annotated[str | None, typer.Option(help="Answer from what was believed at this time.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")]
 Cursor = Annotated[str | None, typer.Option(help="Go on where the last answer stopped.")]
 ExpectedVersion = Annotated[int | None, typer.Option(help="Refuse to write unless the file has this version.")]
-HasKey = Annotated[str | None, typer.Option("--key", help="Only memories with this key.")]
 IdempotencyKey = Annotated[str | None, typer.Option(help="The same key again writes nothing and repeats the receipt.")]
-Include = Annotated[list[str] | None, typer.Option(help="memories, history, files; repeat for several. Default: all.")]
-Limit = Annotated[int, typer.Option(help="At most this many hits.")]
-MaxChars = Annotated[int, typer.Option(help="At most this many characters of text.")]
-MinScore = Annotated[float | None, typer.Option(help="Leave out weaker hits.")]
 Since = Annotated[str | None, typer.Option(help="From this time on: a date, or ISO 8601 with an offset.")]
-Tags = Annotated[list[str] | None, typer.Option("--tags", "--tag", help="Repeat for several.")]
 Thread = Annotated[str | None, typer.Option(help="A conversation, a ticket: the label that groups episodes.")]
 Until = Annotated[str | None, typer.Option(help="Up to this time.")]
 
@@ -96,7 +98,7 @@ def remember(
         str | None, typer.Option(help="Its subject, like user.timezone; supersedes what holds it now.")
     ] = None,
     kind: Annotated[MemoryKind, typer.Option()] = "note",
-    tags: Tags = None,
+    tags: Annotated[list[str] | None, typer.Option("--tags", "--tag", help="Repeat for several.")] = None,
     thread: Thread = None,
     source: Annotated[Source, typer.Option(help="Where the statement came from.")] = "agent",
     at: Annotated[str | None, typer.Option(help="When it was said or happened. Default: now.")] = None,
@@ -127,83 +129,84 @@ def remember(
     show(receipt, as_json, show_receipt)
 
 
+def asked(
+    limit: Annotated[int, typer.Option(help="At most this many hits.")] = 10,
+    max_chars: Annotated[int, typer.Option(help="At most this many characters of text.")] = 8000,
+    include: Annotated[
+        list[str] | None, typer.Option(help="memories, history, files; repeat for several. Default: all.")
+    ] = None,
+    tags: Annotated[
+        list[str] | None,
+        typer.Option("--tags", "--tag", help="Only memories with all of these tags; repeat for several."),
+    ] = None,
+    kind: Annotated[MemoryKind | None, typer.Option()] = None,
+    thread: Thread = None,
+    key: Annotated[str | None, typer.Option("--key", help="Only memories with this key.")] = None,
+    since: Since = None,
+    until: Until = None,
+    as_of: Annotated[str | None, typer.Option(help="Answer from what was believed at this time.")] = None,
+    min_score: Annotated[float | None, typer.Option(help="Leave out weaker hits.")] = None,
+) -> Asking:
+    """Return what the options ask for that recall and inspect share."""
+    return Asking(
+        limit=limit,
+        max_chars=max_chars,
+        include=include or (),
+        tags=tags or (),
+        kind=kind,
+        thread=thread,
+        key=key,
+        since=since,
+        until=until,
+        as_of=as_of,
+        min_score=min_score,
+    )
+
+
+def takes_asking(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `asked` in the place of its parameter `asking`."""
+    options = signature(asked, eval_str=True).parameters
+    own = signature(command, eval_str=True)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:  # Any: what Typer made of each option
+        asking = asked(**{name: given.pop(name) for name in options})
+        command(asking=asking, **given)
+
+    places = [options.values() if each.name == "asking" else (each,) for each in own.parameters.values()]
+    # Typer reads the options from the signature; the type stub of functions does not know that it can be set.
+    run.__signature__ = own.replace(parameters=[each for place in places for each in place])  # pyright: ignore[reportAttributeAccessIssue]
+    return run
+
+
 @app.command()
+@takes_asking
 def recall(
     ctx: typer.Context,
     query: Annotated[str, typer.Argument(help="What to look for, in words.")],
-    limit: Limit = 10,
-    max_chars: MaxChars = 8000,
-    include: Include = None,
-    tags: Tags = None,
-    kind: Annotated[MemoryKind | None, typer.Option()] = None,
-    thread: Thread = None,
-    key: HasKey = None,
-    since: Since = None,
-    until: Until = None,
-    as_of: AsOf = None,
-    min_score: MinScore = None,
+    asking: Asking,
     explain: Annotated[bool, typer.Option(help="Show how the order came about and how the question was read.")] = False,
     cursor: Cursor = None,
     as_json: AsJson = False,
 ) -> None:
     """Find memories, turns and files by meaning and by words, best first."""
     with session(ctx) as (service, caller):
-        answer = service.recall(
-            caller,
-            query,
-            limit=limit,
-            max_chars=max_chars,
-            include=include or ("memories", "history", "files"),
-            tags=tags or (),
-            kind=kind,
-            thread=thread,
-            key=key,
-            since=since,
-            until=until,
-            as_of=as_of,
-            min_score=min_score,
-            explain=explain,
-            cursor=cursor,
-        )
+        answer = service.recall(caller, query, replace(asking, explain=explain, cursor=cursor))
     show(answer, as_json, show_recall)
 
 
 @app.command()
+@takes_asking
 def inspect(
     ctx: typer.Context,
     id: Annotated[str, typer.Argument(help="mem_…, turn_12, file_34 (a part of a file), or the path of a file.")],
     query: Annotated[str, typer.Argument(help="The question, as recall was asked it.")],
-    limit: Limit = 10,
-    max_chars: MaxChars = 8000,
-    include: Include = None,
-    tags: Tags = None,
-    kind: Annotated[MemoryKind | None, typer.Option()] = None,
-    thread: Thread = None,
-    key: HasKey = None,
-    since: Since = None,
-    until: Until = None,
-    as_of: AsOf = None,
-    min_score: MinScore = None,
+    asking: Asking,
     as_json: AsJson = False,
 ) -> None:
     """Say why a memory, a turn or a file came for a question, or why not."""
     with session(ctx) as (service, caller):
-        found = service.inspect(
-            caller,
-            id,
-            query,
-            limit=limit,
-            max_chars=max_chars,
-            include=include or ("memories", "history", "files"),
-            tags=tags or (),
-            kind=kind,
-            thread=thread,
-            key=key,
-            since=since,
-            until=until,
-            as_of=as_of,
-            min_score=min_score,
-        )
+        found = service.inspect(caller, id, query, asking)
     show(found, as_json, show_inspection)
 
 
@@ -227,11 +230,12 @@ def forget(
     key: Annotated[str | None, typer.Option(help="Its key, instead of the id.")] = None,
     reason: Annotated[str | None, typer.Option(help="Kept in history.")] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Bring it back.")] = False,
+    idempotency_key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Hide a memory everywhere at once; --undo brings it back for 30 days."""
     with session(ctx) as (service, caller):
-        answer = service.forget(caller, id=id, key=key, reason=reason, undo=undo)
+        answer = service.forget(caller, id=id, key=key, reason=reason, undo=undo, idempotency_key=idempotency_key)
     show(answer, as_json, show_forgotten)
 
 
@@ -285,6 +289,57 @@ def history(
             cursor=cursor,
         )
     show(page, as_json, show_history)
+
+
+@state.command("get")
+def get_state(
+    ctx: typer.Context,
+    key: Annotated[str | None, typer.Argument(help="One key. Default: all.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="All keys that begin so.")] = None,
+    as_of: Annotated[str | None, typer.Option(help="What held at this time.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the values in force."""
+    with session(ctx) as (service, caller):
+        values = service.get_state(caller, key, prefix=prefix, as_of=as_of)
+    show_state(values, as_json)
+
+
+@state.command("set")
+def set_state(
+    ctx: typer.Context,
+    key: Annotated[str, typer.Argument(help="Like profile.name or task.release.")],
+    value: Annotated[
+        str | None, typer.Argument(help="JSON, like 5 or '{\"done\": true}'; other text is a string.")
+    ] = None,
+    expected_version: Annotated[
+        int | None, typer.Option(help="Refuse unless the key has this version; 0: unless it is not set.")
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the key instead.")] = False,
+    idempotency_key: IdempotencyKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set the current value of a key, or delete it; former values are kept."""
+    if value is None and not delete:
+        raise InvalidInput("Give a value, or --delete.")
+    with session(ctx) as (service, caller):
+        receipt = service.set_state(
+            caller,
+            key,
+            None if value is None else _json_or_text(value),
+            expected_version=expected_version,
+            delete=delete,
+            idempotency_key=idempotency_key,
+        )
+    show(receipt, as_json, show_state_set)
+
+
+@state.command("log")
+def state_log(ctx: typer.Context, key: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
+    """Print the values a key had, the newest first."""
+    with session(ctx) as (service, caller):
+        values = service.state_versions(caller, key)
+    show_state(values, as_json)
 
 
 @files.command("list")
@@ -384,13 +439,18 @@ def clients(ctx: typer.Context) -> None:
 @app.command()
 def config(ctx: typer.Context) -> None:
     """Print the settings in force as a settings file; secrets are left out."""
-    settings = settings_of(ctx)
-    current = ""
+    typer.echo(settings_as_toml(settings_of(ctx)))
+
+
+def settings_as_toml(settings: Settings) -> str:
+    """Return every setting as a line of a settings file, without secrets."""
+    current, lines = "", list[str]()
     for section, name, _, _ in walk_settings():
         if section != current:
             current = section
-            typer.echo(f"\n[{section}]")
-        typer.echo(_setting_line(settings, section, name))
+            lines.append(f"\n[{section}]")
+        lines.append(_setting_line(settings, section, name))
+    return "\n".join(lines)
 
 
 def _setting_line(settings: Settings, section: str, name: str) -> str:
@@ -433,6 +493,13 @@ def _turns(text: str) -> list[Turn]:
     if not turns:
         raise InvalidInput("stdin holds no turn. Give one JSON object a line, with role and content.")
     return turns
+
+
+def _json_or_text(value: str) -> Any:  # Any: any JSON
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
 
 
 def _pairs(given: list[str]) -> dict[str, str]:

@@ -29,6 +29,8 @@ from perdure.types import (
     Reading,
     Recall,
     Receipt,
+    StateReceipt,
+    StateValue,
 )
 
 T = TypeVar("T")
@@ -127,6 +129,8 @@ def show_history(page: HistoryPage) -> None:
     for thread in page.threads:
         moved = f"{_second(thread.first_at)} to {_second(thread.last_at)}"
         typer.echo(f"{visible(thread.thread)}  {thread.episodes} episodes  {moved}")
+    for reason in page.degraded:
+        note(f"Weaker than it should be: {reason}")
     if page.next_cursor:
         note(f"More: --cursor {page.next_cursor}")
 
@@ -371,3 +375,19 @@ def _harmless(char: str) -> bool:
 
 def _written_out(char: str) -> str:
     return f"\\x{ord(char):02x}" if ord(char) < 0x100 else f"\\u{ord(char):04x}"
+
+
+def show_state(values: Sequence[StateValue], as_json: bool) -> None:
+    """Print one value a line: key, version and JSON. Apart from `show`, because a null in a value is not an absence."""
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(value) for value in values], ensure_ascii=False, indent=2))
+        return
+    for each in values:
+        value = "(deleted)" if each.deleted else json.dumps(each.value, ensure_ascii=False)
+        typer.echo(visible(f"{each.key}\tv{each.version}\t{each.updated_at}\t{value}"))
+    if not values:
+        note("Nothing is set there.")
+
+
+def show_state_set(receipt: StateReceipt) -> None:
+    typer.echo(f"{visible(receipt.key)}\tv{receipt.version}")

@@ -12,10 +12,10 @@ from perdure import questions
 from perdure.errors import NotFound
 from perdure.questions import Question
 from perdure.service import checks, times
-from perdure.service.recall import Asking, Recalling, Run, ranks
+from perdure.service.recall import Recalling, Run, ranks
 from perdure.store import standing
 from perdure.store.standing import Statement
-from perdure.types import MAX_RESULT, Evaluation, Measure, Principal
+from perdure.types import MAX_RESULT, Asking, Evaluation, Measure, Principal
 
 MAX_SAMPLE = 10_000
 HITS = 10

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, Unpack
+from dataclasses import replace
 
 from perdure import paths
 from perdure.errors import NotFound
 from perdure.ranking import Ranked
 from perdure.service import times
 from perdure.service.memories import RECOVERABLE_DAYS
-from perdure.service.recall import Asking, Recalling, Run
+from perdure.service.recall import Recalling, Run
 from perdure.store import Reader, files, passages, standing
 from perdure.store.standing import Standing
-from perdure.types import HIT_TYPES, Inspection, Place, Principal, Reason, Rival
+from perdure.types import HIT_TYPES, Asking, Inspection, Place, Principal, Reason, Rival
 
 INCLUDE_OF = {"memory": "memories", "turn": "history", "file": "files"}
 SHOWN_CHARS = 200
@@ -23,27 +23,11 @@ EVERY = -1  # no limit
 _NUMBERED = re.compile(r"(turn|file)_(\d{1,18})")
 
 
-class Filters(TypedDict, total=False):
-    """The arguments of recall that decide what comes."""
-
-    limit: int
-    max_chars: int
-    include: Sequence[str]
-    tags: Sequence[str]
-    kind: str | None
-    thread: str | None
-    key: str | None
-    since: str | None
-    until: str | None
-    as_of: str | None
-    min_score: float | None
-
-
 class Inspecting(Recalling):
     """Looking at one thing through the eyes of recall."""
 
-    def inspect(self, caller: Principal, id: str, query: str, **filters: Unpack[Filters]) -> Inspection:
-        """Return why `id` comes for a question asked so, or what keeps it out.
+    def inspect(self, caller: Principal, id: str, query: str, asking: Asking) -> Inspection:
+        """Return why `id` comes on the first page of a question asked so, or what keeps it out.
 
         `id` is that of a memory (mem_…), a turn (turn_N) or a part of a file (file_N), or the path of a file, of which
         the best part is looked at. Ranks by words and by vectors are exact: everything in reach is read. Raises
@@ -52,8 +36,7 @@ class Inspecting(Recalling):
         caller.require("memory:read")
         with self._core.database.read() as tx:
             stored = _stored(tx, caller.namespace, id)
-        asking = Asking(**filters, explain=True)
-        run = self._run(caller, query, asking)
+        run = self._run(caller, query, replace(asking, explain=True, cursor=None))
         places = {r.id: n for n, r in enumerate(run.ranked)}
         with self._core.database.read() as tx:
             it = min(stored, key=lambda each: (places.get(each.id, len(places)), -_terms_in(tx, each, run)))

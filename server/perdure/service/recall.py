@@ -9,17 +9,18 @@ import numpy as np
 
 from perdure import ranking, timing
 from perdure.embedders import Vector
-from perdure.errors import InvalidInput
+from perdure.errors import Damaged, InvalidInput
 from perdure.excerpts import excerpt
 from perdure.indexer import Asked
 from perdure.service import checks, cursors, times
 from perdure.service.core import Part
-from perdure.store import Reader, episodes, memories, passages, vectors
+from perdure.store import Reader, episodes, memories, passages, salvage, vectors
 from perdure.timing import Ask
-from perdure.types import MAX_LIMIT, MEMORY_KINDS, Episode, Hit, PageMark, Principal, Reading, Recall
+from perdure.types import MAX_LIMIT, MEMORY_KINDS, Asking, Episode, Hit, PageMark, Principal, Reading, Recall
 from perdure.words import Term, found_share, query_terms
 
 POOL = 50  # candidates of each channel, or as many as are shown: 40, 60 and 100 found the same in ten results
+NAMES = {"memory": "memories", "turn": "history", "file": "files"}  # of the types of hits, as answers call them
 SOURCE_OF_ROLE = {"user": "user", "assistant": "agent", "tool": "tool", "system": "agent"}
 DEEP_POOL = 1_000  # of each channel for the pages after the first; what lies deeper is said to be left out
 TERMS = 64  # of a question that are searched for: a pasted page has no more subject than its first lines
@@ -32,25 +33,6 @@ FEW_FLOOR = 0.2  # below a model's weakest good match lies what is unrelated (bg
 HIT_FRAME = 20  # characters counted per hit besides its content
 UNREAD = 0.5  # taken for the share of the terms in a long text, which ranking does not read
 EXCERPT = 1_000  # characters shown of a long text where the whole would push other hits out: about one chunk
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """How a question is asked: what recall takes besides the question, and its defaults."""
-
-    limit: int = 10
-    max_chars: int = 8000
-    include: Sequence[str] = ("memories", "history", "files")
-    tags: Sequence[str] = ()
-    kind: str | None = None
-    thread: str | None = None
-    key: str | None = None
-    since: str | None = None
-    until: str | None = None
-    as_of: str | None = None
-    min_score: float | None = None
-    explain: bool = False
-    cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,45 +93,36 @@ class Run:
 class Recalling(Part):
     """Finding memories, turns and files by what they say."""
 
-    def recall(
-        self,
-        caller: Principal,
-        query: str,
-        *,
-        limit: int = 10,
-        max_chars: int = 8000,
-        include: Sequence[str] = ("memories", "history", "files"),
-        tags: Sequence[str] = (),
-        kind: str | None = None,
-        thread: str | None = None,
-        key: str | None = None,
-        since: str | None = None,
-        until: str | None = None,
-        as_of: str | None = None,
-        min_score: float | None = None,
-        explain: bool = False,
-        cursor: str | None = None,
-    ) -> Recall:
-        """Return what is known about `query`, best first. Raises InvalidInput.
+    def recall(self, caller: Principal, query: str, asking: Asking) -> Recall:
+        """Return what is known about `query`, best first. Raises InvalidInput."""
+        try:
+            return self._run(caller, query, asking).answer
+        except Damaged:
+            if asking.cursor is not None:
+                raise
+            return self._salvaged(caller, query, asking)
 
-        `since`/`until` bound when it was said or happened; `as_of` answers from what was believed then.
-        """
-        asking = Asking(
-            limit=limit,
-            max_chars=max_chars,
-            include=include,
-            tags=tags,
-            kind=kind,
-            thread=thread,
-            key=key,
-            since=since,
-            until=until,
-            as_of=as_of,
-            min_score=min_score,
-            explain=explain,
-            cursor=cursor,
+    def _salvaged(self, caller: Principal, query: str, asking: Asking) -> Recall:
+        """Answer from what can be read of a damaged database, by the share of the question's words it has."""
+        reach, terms, found = _reach(asking), query_terms(checks.query(query))[:TERMS], salvage.Salvaged()
+        searched = dict.fromkeys(reach.types, 0)
+        scored: list[tuple[float, salvage.Text]] = []
+        with self._core.database.read() as tx:
+            for text in salvage.texts(tx, caller.namespace, found, reach):
+                searched[text.type] += 1
+                if (share := found_share(terms, text.content)) > 0:
+                    scored.append((share, text))
+        scored.sort(key=lambda pair: (pair[0], pair[1].at), reverse=True)
+        hits = [_salvaged_hit(score, text) for score, text in scored if score >= (asking.min_score or 0)]
+        return Recall(
+            hits=tuple(_within(hits[: asking.limit], asking.max_chars, terms)),
+            searched={NAMES[type]: count for type, count in searched.items()},
+            channels=("words",),
+            pending=0,
+            degraded=(found.said(),),
+            confidence=round(scored[0][0], 3) if scored else 0.0,
+            empty_reason=None if hits else "no_match",
         )
-        return self._run(caller, query, asking).answer
 
     def _run(self, caller: Principal, query: str, asking: Asking) -> Run:
         caller.require("memory:read")
@@ -164,7 +137,7 @@ class Recalling(Part):
         found = self._look_up(question)
         with self._core.database.read() as tx:
             # One more than is shown, so that a full page knows whether there is another.
-            enough = len(found.candidates) + DEEP_POOL if asking.explain else len(seen) + limit + 1
+            enough = None if asking.explain else len(seen) + limit + 1
             ranked = self._rank(tx, question, found, enough)
             kept = [r for r in ranked if r.id not in seen and (min_score is None or r.score >= min_score)]
             hits = _load(tx, question, found, kept[:limit], explain=asking.explain)
@@ -254,7 +227,7 @@ class Recalling(Part):
                 return meaning
             k *= 4
 
-    def _rank(self, tx: Reader, question: _Question, found: _Found, enough: int) -> list[ranking.Ranked]:
+    def _rank(self, tx: Reader, question: _Question, found: _Found, enough: int | None) -> list[ranking.Ranked]:
         meaning, candidates = found.meaning, found.candidates
         cosines: dict[int, tuple[list[float], Vector]] = {}
         if meaning.vector is not None and meaning.model is not None:
@@ -337,10 +310,9 @@ class Recalling(Part):
         more: bool,
         stored: bool,
     ) -> Recall:
-        names = {"memory": "memories", "turn": "history", "file": "files"}
         return Recall(
             hits=tuple(shown),
-            searched={name: found.searched.get(type, 0) for type, name in names.items()},
+            searched={name: found.searched.get(type, 0) for type, name in NAMES.items()},
             channels=tuple(found.channels),
             pending=found.pending,
             degraded=tuple(found.degraded),
@@ -349,6 +321,23 @@ class Recalling(Part):
             next_cursor=mark.after(len(shown)) if more and mark else None,
             mark=mark,
         )
+
+
+def _salvaged_hit(score: float, text: salvage.Text) -> Hit:
+    return Hit(
+        type=text.type,
+        id=text.id,
+        content=text.content,
+        score=round(score, 4),
+        at=times.show(text.at),
+        source=text.source,
+        author=text.author,
+        key=text.key,
+        kind=text.kind,
+        tags=text.tags,
+        thread=text.thread,
+        path=text.path,
+    )
 
 
 def _reach(asking: Asking) -> passages.Reach:
@@ -374,7 +363,7 @@ def _asked(query: str, asking: Asking) -> tuple[object, ...]:
 def _question(namespace: str, query: str, reach: passages.Reach, wanted: int) -> _Question:
     filters = (reach.tags, reach.kind, reach.thread, reach.key, reach.since, reach.until, reach.as_of)
     text = checks.query(query)
-    ask = timing.read(text)
+    ask = timing.read(text, times.date_of(reach.now))
     filtered = any(filters) or len(reach.types) < 3
     terms = query_terms(text)[:TERMS]
     return _Question(namespace, text, replace(reach, former=ask.former), filtered, wanted, ask, terms)

@@ -5,31 +5,16 @@ from __future__ import annotations
 import re
 from datetime import UTC, date, datetime, time, timedelta
 
+from perdure.dates import MONTH_NUMBERS, MONTHS
 from perdure.errors import InvalidInput
-
-MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
 
 # A year or a week alone is no date: at its end a range would stop days too early.
 _ISO_DATE = re.compile(r"[0-9]{8}|[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{4}-W[0-9]{2}-[0-9]|[0-9]{4}W[0-9]{3}")
 # fromisoformat takes any character for the T, even a digit of a Unix time.
 _ISO = re.compile(rf"(?:{_ISO_DATE.pattern})(?:[Tt ].+)?")
 
-_MONTH_NUMBERS = {name[:n].lower(): m for m, name in enumerate(MONTHS, 1) for n in (3, len(name))} | {"sept": 9}
 _YEAR, _DAY = r"(?P<year>[0-9]{4})", r"(?P<day>[0-9]{1,2})(?:st|nd|rd|th)?"
-_MONTH = rf"(?P<month>{'|'.join(sorted(_MONTH_NUMBERS, key=len, reverse=True))})\.?"
+_MONTH = rf"(?P<month>{'|'.join(sorted(MONTH_NUMBERS, key=len, reverse=True))})\.?"
 _CLOCK = (
     r"(?P<hour>[0-9]{1,2})(?P<rest>:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?)"
     r"(?: ?(?P<half>[ap])\.?m\.?)?(?: ?(?:(?P<zero>Z|UTC|GMT)|(?P<offset>[+-][0-9]{2}:?[0-9]{2})))?"
@@ -98,7 +83,7 @@ def _as_iso(text: str) -> str:
     found = next((match for form in _WITH_MONTH_NAME if (match := form.fullmatch(text))), None)
     if found is None:
         raise ValueError(text)
-    day = f"{found['year']}-{_MONTH_NUMBERS[found['month'].lower()]:02}-{found['day']:0>2}"
+    day = f"{found['year']}-{MONTH_NUMBERS[found['month'].lower()]:02}-{found['day']:0>2}"
     if found["hour"] is None:
         return day
     hour = int(found["hour"])
@@ -121,6 +106,10 @@ def later(stored: str, days: int) -> str:
 def day(stored: str) -> str:
     """Return the day of a stored time, in UTC."""
     return stored[:10]
+
+
+def date_of(stored: str) -> date:
+    return date.fromisoformat(day(stored))
 
 
 def day_in_words(stored: str) -> str:

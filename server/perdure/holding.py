@@ -1,0 +1,463 @@
+"""Which of several statements holds at the time a question is about. English turns of phrase. Pure.
+
+Statements about the same thing are told by their vectors, keys and shared words; which of them claims something, plans
+it, looks back at it or takes it back is told by a few turns of phrase. In another language nothing claims to be a plan.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perdure import dates
+from perdure.dates import MONTH_NUMBERS, WEEKDAYS
+from perdure.timing import Ask
+from perdure.words import SAID, STOP_WORDS
+
+Floats = NDArray[np.floating]
+Flags = NDArray[np.bool_]
+
+# Found on made-up statements about changing facts (bench/recall.py); each lies on a plateau: half or double moves the
+# share of right answers by less than 2 points.
+CLAIM_WORDS = 60  # a longer text says many things; a turn of phrase in it tells nothing about the rest
+ALIKE_FROM, ALIKE_FULL = -0.15, 0.3  # cosine, without what those about the subject share, of statements about one thing
+RELATED_ABOVE = 0.03  # over the cosine that the model calls unrelated: none less is about the same thing
+FEW = 4  # of which the mean says nothing of what they share; then near is alike
+WORDED_FROM, WORDED_FULL = 0.25, 0.5  # share of common words: the same sentence with another value in it
+NAMED_ALIKE = 0.8  # a change that names what it changes ("left Porto") and shares the subject is about the same thing
+SUBJECT_SHARE = 0.9  # of the question's names, or else words, that a statement must have of those another has
+NAME_WEIGHT = 4.0  # of a name in the question, beside another word: the word may be put otherwise
+RARE = 0.2  # share of the candidates that may have a word which still tells something
+SAME_THING = 0.25  # added to what is about the same thing as the best candidate
+SUPERSEDED = 0.5  # taken from a statement that a later one about the same thing replaces
+NOT_YET = 0.5  # taken from what was said after the time that the question is about
+IN_SPAN = 0.3  # added to what was said in the very days a question names, or names them itself
+UNCLAIMED = 0.15  # taken from a plan or a look back, which does not say what holds
+RETRACTED_WITHIN = 0.05  # a retraction this close behind the best candidate is about the same thing
+ASKED_FULLY = 0.3  # how much more "when did it become X" prefers a statement that names X
+NAMES_DAY = 0.3  # added to what says when, if a question asks for that
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Turns of phrase: single words, and phrases that are looked for where one of their telling words stands."""
+
+    words: frozenset[str]
+    telling: frozenset[str]
+    phrases: re.Pattern[str]
+
+    def is_in(self, text: str, words: Set[str]) -> bool:
+        if not self.words.isdisjoint(words):
+            return True
+        return not self.telling.isdisjoint(words) and self.phrases.search(text) is not None
+
+
+def _turn(words: str, *phrases: str) -> _Turn:
+    """Return the turns of phrase of a list of words and of phrases, in each of which `a/b` is a choice."""
+    forms = [[word.split("/") for word in phrase.split()] for phrase in phrases]
+    pattern = "|".join(r"\s+".join(f"(?:{'|'.join(choice)})" for choice in form) for form in forms) or "(?!)"
+    return _Turn(
+        frozenset(words.split()),
+        frozenset(word for form in forms for word in max(form, key=_telling)),
+        re.compile(rf"\b(?:{pattern})\b", re.I),
+    )
+
+
+def _telling(choice: Sequence[str]) -> int:
+    """Return how rare the words of a choice are, roughly: long ones are."""
+    return 0 if r"\w+" in choice else min(map(len, choice))
+
+
+_PLAN = _turn(
+    "if unless might may maybe perhaps could would wish hope hopes hoping someday eventually consider"
+    " considers considered"
+    " considering discuss discusses discussed discussing propose proposes proposed proposal proposing suggest suggests"
+    " suggested suggestion suggesting pitch pitches pitched pitching decline declines declined declining reject rejects"
+    " rejected rejecting undecided evaluate evaluates evaluated evaluating debate debates debated"
+    " debating wonder wonders"
+    " wondered wondering",
+    "some/one day",
+    "think/thinks/thinking/thought of/about",
+    "talk/talks/talked/talking/dream/dreams/dreamed/dreaming/ask/asks/asked/asking about/of",
+    "plan/plans/planned/planning/want/wants/wanted/wanting to",
+    "turn/turns/turned/turning down",
+    "nothing/not decided",
+    "no decision",
+    "look/looks/looked/looking into",
+)
+_LOOK_BACK = _turn(
+    "old older outdated obsolete formerly former archive archives archived reminisce reminisced reminisces"
+    " nostalgic nostalgia childhood previously previous fondly miss"
+    " misses missed",
+    "story/stories/memories from/of/about",
+    "told/tells/tell/telling story/stories",
+    r"in/during her/his/their/my/our/its \w+ days/years",
+    r"her/his/their/my/our days/years/time at/in/as/with",
+    "grew/grown up",
+    "as a child/kid/boy/girl/teenager/student",
+    "in those days",
+    "when she/he/they/i/we was/were/lived/worked/had",
+    "was/were born",
+    "lived/worked in/at/for/as",
+    "used to",
+    "back then/when",
+    "long/years/months/ages ago",
+    "once/ever had/was/were/used",
+    "remember/remembers/remembered/remembering when/how",
+    "in the past",
+    "still mention/mentions/say/says/list/lists/show/shows/refer/refers/name/names",
+)
+_CHANGE = _turn(
+    "from off left leaving instead replace replaces replaced replacing became become becomes switch switches switched"
+    " switching move moves moved moving migrate migrates migrated migrating migration took drop drops"
+    " dropped swap swaps"
+    " swapped change changes changed went relocated stopped quit anymore",
+    "no longer",
+    "rather than",
+    "over to",
+    "gave up",
+    "is over",
+    "any more",
+)
+_RETRACTION = _turn(
+    "anymore disregard ignore scrap scrapped cancel cancels canceled cancelled dropped remove removes"
+    " removed removal retract"
+    " retracts retracted withdraw withdrew withdrawn delete deletes deleted abandon abandons abandoned revoke revokes"
+    " revoked",
+    "no longer",
+    "any more",
+    "never mind",
+    "was wrong",
+    "has/have no",
+)
+# A change told in the first person that names neither what it changes nor its subject: "I switched to Linux".
+_BARE_CHANGE = re.compile(
+    r"(?:(?:i|we)(?:['’]ve| have)?\s+)?(?:(?:just|now|finally|recently)\s+)*"
+    r"(?:switched|moved|changed|went|migrated|traded|swapped|upgraded|got|started)\b",
+    re.I,
+)
+_OURS = frozenset(("i", "my", "mine", "we", "our", "ours"))
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A short text that claims something: where and how it was said, and its unit vector if it has one."""
+
+    text: str
+    at: str  # sorts in order of time; what was said later at the same time comes after it
+    vector: Floats | None
+    key: str | None = None
+    until: str | None = None  # when another took its place, as its author said
+
+
+def settle(ask: Ask, statements: Sequence[Statement], relevance: Floats, *, related: float | None = None) -> Floats:
+    """Return what time adds to the relevance (n,) of each statement, given best first; zeros where it says nothing.
+
+    `related` is the cosine under which the model itself calls two texts unrelated, None if nobody measured it.
+    """
+    if ask.kind == "any" or len(statements) < 2 or _says(ask.value, statements):
+        return np.zeros(len(statements))
+    told = _Told.of(statements, ask.about, related)
+    relevant = told.lifted(relevance)
+    late, early, inside, replaced = _placed(ask, statements)
+    days = _named_days(ask, told)
+    placed = IN_SPAN * inside - NOT_YET * (late | early) + NAMES_DAY * days
+    added = relevant - relevance + placed - SUPERSEDED * replaced
+    if ask.kind == "after":
+        return added  # all that came since is asked for, not only what holds
+    weight = relevant + placed - 0.3 * ~told.claimed - RETRACTED_WITHIN * told.retraction
+    if ask.kind == "when":
+        return added + _began(told, weight, days)
+    best, holds = int(np.argmax(weight)), told.claimed & ~late
+    if ask.value is not None:
+        best, after = _since(ask.value, told, relevant, best)
+        added -= NOT_YET * after
+        holds &= ~after
+    about, alike = told.about(best, relevant, retracts=ask.value is None)
+    added += SAME_THING * about - UNCLAIMED * ~told.claimed
+    return added - SUPERSEDED * (alike * told.later * _tells_as_much(days) * holds * about).max(axis=1)
+
+
+def _began(told: _Told, weight: Floats, days: Flags) -> Floats:
+    """Return what is added when it is asked since when: the first that says it tells, not what repeats it later."""
+    coverage = told.terms.coverage / (told.terms.coverage.max() or 1.0)
+    best = int(np.argmax(weight + 0.5 * coverage))
+    about, alike = told.about(best, weight, retracts=False)
+    earlier = told.later.T & (coverage[None, :] >= coverage[:, None] - 1e-9)
+    again = (alike * earlier * _tells_as_much(days) * told.claimed * about).max(axis=1)
+    return SAME_THING * about - UNCLAIMED * ~told.claimed - SUPERSEDED * again + ASKED_FULLY * (coverage - 1)
+
+
+def _named_days(ask: Ask, told: _Told) -> Flags:
+    """Return which statements about the subject say when, if that is asked for: of what is over, only by a date."""
+    if not ask.wants_day:
+        return np.zeros(len(told.statements), dtype=bool)
+    says = np.array([dates.says_when(s.text, clock=ask.kind != "when") for s in told.statements])
+    return says & told.terms.about_subject() & told.claimed
+
+
+def _tells_as_much(days: Flags) -> Flags:
+    """Return [i, j]: j says when, or i does not: what says no day takes no place from what does."""
+    return days[None, :] >= days[:, None]
+
+
+def _placed(ask: Ask, statements: Sequence[Statement]) -> tuple[Flags, Flags, Flags, Flags]:
+    """Return which statements are from after the days a question names, from before all it asks for, from those days,
+    and which had been replaced by their end. What names such days itself is from them, whenever it was told.
+    """
+    none = np.zeros(len(statements), dtype=bool)
+    if ask.first is None and ask.last is None:
+        return none, none, none, none
+    first, last = (day.isoformat() if day is not None else None for day in (ask.first, ask.last))
+    days = [statement.at[:10] for statement in statements]
+    meant = np.array([_names_days_of(ask, statement.text) for statement in statements])
+    late = np.array([last is not None and day > last for day in days]) & ~meant
+    early = np.array([first is not None and day < first for day in days]) & ~meant
+    inside = ~(late | early) if first is not None else none
+    replaced = np.array([last is not None and s.until is not None and s.until[:10] <= last for s in statements])
+    # What was said before the days named may hold in them; before all that came since, nothing is asked for.
+    return late, early & (ask.kind == "after"), inside & (ask.kind == "then"), replaced
+
+
+def _names_days_of(ask: Ask, text: str) -> bool:
+    return any(
+        (ask.last is None or each.first <= ask.last) and (ask.first is None or each.last >= ask.first)
+        for each in dates.find(text)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the statements say, each read once: which words, what they claim, and which are about the same thing."""
+
+    statements: Sequence[Statement]
+    said: Sequence[Set[str]]
+    terms: _Terms
+    change: Flags
+    retraction: Flags
+    claimed: Flags  # neither a plan nor a look back
+    later: Flags  # [i, j]: j was said after i, and not the same sort of thing of another subject
+    changes: Flags  # [i, j]: j is a change of what i says
+    alike: Floats  # [i, j] in [0, 1]: how surely j is about the same thing as i
+
+    @classmethod
+    def of(cls, statements: Sequence[Statement], question: str, related: float | None) -> _Told:
+        spoken = [SAID.findall(statement.text) for statement in statements]
+        said = [_words(words) for words in spoken]
+        plan, back, change, retraction = (
+            np.array([turn.is_in(statement.text, words) for statement, words in zip(statements, said, strict=True)])
+            for turn in (_PLAN, _LOOK_BACK, _CHANGE, _RETRACTION)
+        )
+        claimed = ~((plan | back) & ~retraction)
+        later = _later(statements)
+        terms = _Terms.of(said, question)
+        cosines, alike = _alike(statements, said, terms, related)
+        changes = terms.named(change & claimed & (terms.subject > 0)) & terms.share_subject()
+        if related is not None:
+            changes |= _bare_changes(statements, said, cosines, related + RELATED_ABOVE)
+        changes &= claimed & claimed[:, None]
+        alike = np.maximum(alike * terms.share_subject(), NAMED_ALIKE * (changes | changes.T))
+        same, apart = _keyed([statement.key for statement in statements])
+        alike = np.maximum(np.where(apart, 0.0, alike), same)
+        updates: list[list[int]] = np.argwhere((alike > 0) & later & ~(change | change[:, None] | same)).tolist()
+        for i, j in updates:
+            later[i, j] = not _differ_in_subject(spoken[i], spoken[j], terms.names & said[i] & said[j])
+        return cls(statements, said, terms, change, retraction, claimed, later, changes & ~apart, alike)
+
+    def lifted(self, relevance: Floats) -> Floats:
+        """Return the relevance, a change's at least that of what it changes: its own words may be far from these."""
+        relevant = relevance.copy()
+        for _ in range(2):
+            relevant = np.maximum(relevant, np.where(self.changes & self.later, relevant[:, None], -np.inf).max(axis=0))
+        return relevant
+
+    def about(self, best: int, relevant: Floats, *, retracts: bool) -> tuple[Floats, Floats]:
+        """Return how surely each is about the same thing as the best one, and as each other.
+
+        With `retracts`, a retraction close behind the best one is about the same thing.
+        """
+        about = self.alike[best].copy()
+        about[best] = 1.0
+        if not retracts:
+            return about, self.alike
+        near = self.retraction & (relevant >= relevant[best] - RETRACTED_WITHIN) & self.later[best]
+        about = np.where(near, 1.0, about)
+        return about, np.maximum(self.alike, np.where(near, about[:, None], 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """Which statement has which words of the question, and which rare ones besides."""
+
+    asked: Floats  # (n, words of the question)
+    rare: Sequence[Set[str]]
+    names: Set[str]  # of the question's words those that say which one it is about
+    subject: Floats  # (n,): how much of the question's names each has; where it has none, of its words
+    coverage: Floats  # (n,): how much of the question each has, the rarer of its words the heavier
+
+    @classmethod
+    def of(cls, said: Sequence[Set[str]], question: str) -> _Terms:
+        n = len(said)
+        having = Counter(word for each in said for word in each)
+        about = _words(SAID.findall(question)) - STOP_WORDS
+        words = sorted(word for word in about if word in having)
+        asked = np.array([[word in each for word in words] for each in said], dtype=float)
+        most = max(3.0, RARE * n)
+        told = {word for word, count in having.items() if 1 < count <= most and len(word) > 1} - about - STOP_WORDS
+        names = _names(question).intersection(words)
+        weight = np.array([math.log(1 + n / (1 + having[w])) * (NAME_WEIGHT if w in names else 1) for w in words])
+        is_subject = np.array([word in names or not names for word in words], dtype=float)
+        subject, coverage = asked @ (weight * is_subject), asked @ weight
+        return cls(asked, [told & each for each in said], names, subject, coverage)
+
+    def about_subject(self) -> Flags:
+        """Return (n,): which have about all that any has of the question's subject."""
+        return (self.subject >= SUBJECT_SHARE * self.subject.max(initial=0.0)) & (self.subject > 0)
+
+    def share_subject(self) -> Flags:
+        """Return [i, j]: j has about all that i has of the question's subject, so what they speak of is the same."""
+        return (self.subject[None, :] >= SUBJECT_SHARE * self.subject[:, None]) & (self.subject[None, :] > 0)
+
+    def named(self, change: Flags) -> Flags:
+        """Return [i, j]: the change j names, besides the question's subject, a rare word of i."""
+        both = np.zeros((len(change), len(change)), dtype=bool)
+        for j in (j for j, is_change in enumerate(change) if is_change):
+            both[:, j] = [i != j and not words.isdisjoint(self.rare[j]) for i, words in enumerate(self.rare)]
+        return both & (self.asked @ self.asked.T > 0)
+
+
+def _words(spoken: Sequence[str]) -> set[str]:
+    """Return the words in lower case: Ana's is ana."""
+    return {word.removesuffix("'s").removesuffix("’s") for word in map(str.lower, spoken)}
+
+
+def _names(question: str) -> set[str]:
+    """Return the words of a question that name one thing among its like: with a capital, a digit or a mark inside."""
+    words = SAID.findall(question)
+    return {
+        name.lower()
+        for n, name in enumerate(word.removesuffix("'s").removesuffix("’s") for word in words)
+        if (n > 0 and name != name.lower()) or not name.replace("'", "").isalpha()
+    }
+
+
+def _alike(
+    statements: Sequence[Statement], said: Sequence[Set[str]], terms: _Terms, related: float | None
+) -> tuple[Floats, Floats]:
+    """Return the cosine of each two, -1 without vectors, and how surely, in [0, 1], they are about one thing."""
+    n = len(statements)
+    near, alike = np.full((n, n), -1.0), np.zeros((n, n))
+    known = [n for n, statement in enumerate(statements) if statement.vector is not None]
+    if len(known) < 2:
+        return near, _worded_alike(said)
+    vectors = np.stack([statement.vector for statement in statements if statement.vector is not None])
+    cosines = vectors @ vectors.T
+    near[np.ix_(known, known)] = cosines
+    close = (cosines >= (related or 0.0) + RELATED_ABOVE).astype(float)
+    of_subject = terms.about_subject()[known]
+    if of_subject.sum() > FEW:
+        # What all about the subject share, the subject itself above all, would make everything alike.
+        shared = cosines[:, of_subject].mean(axis=1)  # of each with the mean of these: what follows needs no vectors
+        apart = cosines - shared[:, None] - shared[None, :] + shared[of_subject].mean()
+        length = np.sqrt(np.maximum(np.diag(apart), 1e-12))
+        close *= np.clip((apart / np.outer(length, length) - ALIKE_FROM) / (ALIKE_FULL - ALIKE_FROM), 0.0, 1.0)
+    alike[np.ix_(known, known)] = close
+    np.fill_diagonal(alike, 0.0)
+    return near, alike
+
+
+def _bare_changes(statements: Sequence[Statement], said: Sequence[Set[str]], cosines: Floats, enough: float) -> Flags:
+    """Return [i, j]: j is a change that does not say of what, and of what was told before it i is the nearest.
+
+    What that one changed is changed by j as well.
+    """
+    found = np.zeros(cosines.shape, dtype=bool)
+    bare = [j for j, statement in enumerate(statements) if _BARE_CHANGE.match(statement.text)]
+    for j in sorted(bare, key=lambda n: statements[n].at):
+        before = [i for i, s in enumerate(statements) if s.at < statements[j].at and (i in bare or said[i] & _OURS)]
+        nearest = max(before, key=lambda i: cosines[i, j], default=j)
+        if nearest != j and cosines[nearest, j] >= enough:
+            found[:, j] = found[:, nearest]
+            found[nearest, j] = True
+    return found
+
+
+def _differ_in_subject(a: Sequence[str], b: Sequence[str], named: Set[str]) -> bool:
+    """Return whether two statements say the same sort of thing of two subjects: alpha1 runs this, alpha2 runs that.
+
+    They begin alike, differ in an identifier or a name, go on alike, and differ once more. `named` are the names of
+    the question that both have: then a name tells nothing, since what both are about is known.
+    """
+    if a[:1] != b[:1] and a[1:2] != b[1:2]:
+        return False  # at once for most
+    n = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
+    if not (n + 1 < len(a) and n + 1 < len(b) and a[n + 1] == b[n + 1] and a[n + 1 :] != b[n + 1 :]):
+        return False
+    if all(_is_identifier(word) for word in (a[n], b[n])):
+        return True
+    return not named and all(_is_name(word) for word in (a[n], b[n]))
+
+
+def _is_identifier(word: str) -> bool:
+    return any(c.isdigit() for c in word) and any(c.isalpha() for c in word)
+
+
+def _is_name(word: str) -> bool:
+    low = word.lower()
+    return low != word and low not in STOP_WORDS and low not in MONTH_NUMBERS and low.removesuffix("s") not in WEEKDAYS
+
+
+def _keyed(keys: Sequence[str | None]) -> tuple[Flags, Flags]:
+    """Return [i, j]: whether both have one key, and whether they have two: then they are about different things."""
+    numbers = {key: n for n, key in enumerate(dict.fromkeys(keys)) if key is not None}
+    each = np.array([numbers.get(key, -1) if key is not None else -1 for key in keys])
+    both = (each[:, None] >= 0) & (each[None, :] >= 0)
+    same = both & (each[:, None] == each[None, :])
+    np.fill_diagonal(same, val=False)
+    return same, both & ~same
+
+
+def _later(statements: Sequence[Statement]) -> Flags:
+    """Return [i, j]: j was said after i."""
+    order = {at: n for n, at in enumerate(sorted({statement.at for statement in statements}))}
+    moment = np.array([order[statement.at] for statement in statements])
+    return moment[None, :] > moment[:, None]
+
+
+def _worded_alike(words: Sequence[Set[str]]) -> Floats:
+    """Return the same by words alone: most of a sentence is there again, with another value in it."""
+    sizes = np.array([len(each) for each in words])
+    common = np.array([[len(a & b) for b in words] for a in words])
+    share = common / np.maximum(sizes[:, None] + sizes[None, :] - common, 1)
+    return np.clip((share - WORDED_FROM) / (WORDED_FULL - WORDED_FROM), 0.0, 1.0)
+
+
+def _says(value: str | None, statements: Sequence[Statement]) -> bool:
+    """Return whether one of them says "before" the same thing itself: then it is no time that is asked for."""
+    if value is None:
+        return False
+    phrase = f"before {value.lower()}"
+    return any(phrase in statement.text.lower() for statement in statements)
+
+
+def _since(value: str, told: _Told, relevant: Floats, best: int) -> tuple[int, Flags]:
+    """Return the statement that says `value`, and which ones came when it held already.
+
+    The change to it counts as before: it may tell what it was changed from.
+    """
+    wanted = _words(SAID.findall(value)) - {"a", "an", "the"}
+    says = np.array([wanted <= words for words in told.said]) & told.claimed
+    if not wanted or not says.any():
+        return best, np.zeros(len(told.said), dtype=bool)
+    best = int(np.argmax(np.where(says, relevant, -np.inf)))
+    same = says & (told.alike[best] > 0)
+    same[best] = True
+    moments = [statement.at for statement in told.statements]
+    first = min(at for at, is_same in zip(moments, same, strict=True) if is_same)
+    return best, np.array([at > first or (at == first and not c) for at, c in zip(moments, told.change, strict=True)])
