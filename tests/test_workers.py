@@ -257,7 +257,9 @@ def test_folder_and_socket_are_closed_to_other_users(site: Site, data_dir: Path)
 
 
 def test_a_data_directory_may_have_a_path_longer_than_a_socket_allows(data_dir: Path) -> None:
-    deep = Site(data_dir / ("d" * 120))
+    directory = data_dir / ("d" * 120)
+    directory.mkdir(parents=True)
+    deep = Site(directory)
     try:
         if sys.platform == "linux":
             deep.embed().embed_query("hello")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from perdure.errors import Unavailable
 from perdure.generations import Indexes
+from perdure.lease import Lease
 from perdure.models import Models
-from perdure.pending import INDEX_BATCH, PROBE, REFUSALS, SWEEP_DEADLINE_S, Pending
+from perdure.pending import INDEX_BATCH, PROBE, SWEEP_DEADLINE_S, Pending
 from perdure.store import Database, Reader, reader_of, vectors
 from perdure.store.vectors import Model
 
@@ -43,7 +40,7 @@ class Build:
         self._models = models
         self._indexes = indexes
         self._pending = pending
-        self._lock_path = directory / "build.lock"
+        self._lease = Lease(directory / "build.lock")
         self._enlisted_to = 0  # passage id; begun anew by each process, which only looks twice
 
     @property
@@ -86,7 +83,7 @@ class Build:
             up_to = vectors.last_chunk(tx)
         if new is None or not self._models.is_own(new):
             return False
-        with self._alone() as alone:
+        with self._lease.held() as alone:  # a paid endpoint is not asked twice for a text
             if not alone:
                 return False
             if not new.enlisted:
@@ -149,18 +146,4 @@ class Build:
         return True
 
     def _waits(self, tx: Reader, new: Model, up_to: int) -> bool:
-        return vectors.waits(tx, new.id, up_to=up_to, refusals=REFUSALS)
-
-    @contextmanager
-    def _alone(self) -> Generator[bool]:
-        """Give whether no other process builds at this moment: a paid endpoint is not asked twice for a text."""
-        fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
-        finally:
-            os.close(fd)
+        return vectors.waits(tx, new.id, up_to=up_to)

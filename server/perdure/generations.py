@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,9 +26,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AUDIT_BATCH = 500
+SAMPLES, SAMPLE_BATCH = 20, 50  # of an audit that does not read all
 AUDIT_TOLERANCE = 1e-3  # of a float32 unit vector that went through the index unharmed
 REST_S = 1.0  # a failed index is not asked for so long: each question would pay its deadline
 OPEN_S = 20.0  # the sweep waits for a worker that starts and checks its files; a question does not
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """Which generation was audited last, and when, in monotonic seconds."""
+
+    token: str
+    at: float
 
 
 class Generations:
@@ -107,21 +119,42 @@ class Generations:
         self.trouble = "it is being rebuilt"
         log.warning("index generation %d begins: %s", generation, why)
 
-    def audit(self, model: Model, stopped: Callable[[], bool]) -> None:
-        """Compare what the index holds with SQL. A count proves nothing: Chroma counts vectors it cannot find."""
+    def audit(self, model: Model, stopped: Callable[[], bool], *, whole: bool) -> None:
+        """Compare what the index holds with SQL: all of it, or a sample.
+
+        A count proves nothing: Chroma counts vectors it cannot find.
+        """
         with self._database.read() as tx:
             namespaces = vectors.indexed(tx, model)
+            last = vectors.last_chunk(tx)
+        for namespace, ids, truth in self._all(model, namespaces) if whole else self._some(model, namespaces, last):
+            if stopped():
+                return
+            if (problem := self._compare(collection(namespace, model), ids, truth)) is not None:
+                self._set_aside()
+                self.begin(model, problem)
+                return
+
+    def _all(self, model: Model, namespaces: Sequence[str]) -> Iterator[tuple[str, list[int], Matrix]]:
         for namespace in namespaces:
             after = 0
-            while not stopped():
-                with self._database.read() as tx:
-                    ids, truth = vectors.indexed_after(tx, namespace, model, after, AUDIT_BATCH)
-                if not ids:
-                    break
-                after = ids[-1]
-                if (problem := self._compare(collection(namespace, model), ids, truth)) is not None:
-                    self.begin(model, problem)
-                    return
+            while (page := self._page(namespace, model, after, AUDIT_BATCH))[0]:
+                after = page[0][-1]
+                yield namespace, *page
+
+    def _some(self, model: Model, namespaces: Sequence[str], last: int) -> Iterator[tuple[str, list[int], Matrix]]:
+        for _ in range(SAMPLES if namespaces else 0):
+            namespace = random.choice(namespaces)
+            page = self._page(namespace, model, random.randint(0, last), SAMPLE_BATCH)
+            yield namespace, *(page if page[0] else self._page(namespace, model, 0, SAMPLE_BATCH))
+
+    def _page(self, namespace: str, model: Model, after: int, limit: int) -> tuple[list[int], Matrix]:
+        with self._database.read() as tx:
+            return vectors.indexed_after(tx, namespace, model, after, limit)
+
+    def _set_aside(self) -> None:
+        with suppress(Unavailable):  # it says that it is lost, or is gone already
+            self._index.set_aside()
 
     def _compare(self, name: str, ids: Sequence[int], truth: Matrix) -> str | None:
         try:

@@ -1,15 +1,14 @@
 """Embed what is pending and feed it to the index. Everything here can be done again.
 
-One process of a data directory sweeps (a kernel lock says which); every process embeds its own single writes at once
+One process of a data directory sweeps (a lease says which); every process embeds its own single writes at once
 and searches. Nothing here is needed for a memory to be durable, nor for finding it by words.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ from typing import Any
 from perdure.build import Build
 from perdure.embedders import Embedder, Vector
 from perdure.errors import Unavailable
-from perdure.generations import Indexes
+from perdure.generations import Audited, Indexes
+from perdure.lease import Lease
 from perdure.models import Models
 from perdure.pending import Made, Pending
 from perdure.settings import IndexSettings
@@ -59,7 +59,8 @@ class Indexer:
         self._database = database
         self._models = models
         self.index = index
-        self._lock_path = directory / "indexer.lock"
+        self._lease = Lease(directory / "indexer.lock")
+        self._audit_every_s = settings.audit_s
         self._pending, beside = (
             Pending(database, models, index, settings, default_namespace=default_namespace) for _ in range(2)
         )
@@ -115,7 +116,7 @@ class Indexer:
         with self._database.read() as tx:
             state = vectors.state(tx)
         own = self._models.own
-        if state.in_force.name is None and own is not None:
+        if state.in_force.name is None and own is not None and self._database.can_write():
             with self._database.write() as tx:
                 vectors.name_model(tx, state.model, own.id, self._models.recipe)
                 state = vectors.state(reader_of(tx))
@@ -244,24 +245,25 @@ class Indexer:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            if self._to_sweep() is None:
+            if not self._database.can_write() or self._to_sweep() is None:
                 self._stop.wait(IDLE_POLL_S)  # another process may open the model in force: the sweep is its work
                 continue
-            fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._audit_then_sweep()
-            except BlockingIOError:
-                self._stop.wait(IDLE_POLL_S)  # another process sweeps; its death frees the lock
+                with self._lease.held() as ours:
+                    if ours:
+                        self._audit_then_sweep()
+                    else:
+                        self._stop.wait(IDLE_POLL_S)  # another process sweeps; its death frees the lease
             except Exception:  # the sweep outlives whatever a row, a worker or the disk does to it
                 log.exception("the index sweep failed and starts again")
                 self._stop.wait(RETRY_S[-1])
-            finally:
-                os.close(fd)
 
     def _run_build(self) -> None:
         while not self._stop.is_set():
             try:
+                if not self._database.can_write():
+                    self._stop.wait(IDLE_POLL_S)
+                    continue
                 worked = self.build.step()
                 removed = not worked and self.build.remove_retired()
                 if not worked and not removed and (state := self._seen) is not None:
@@ -285,8 +287,8 @@ class Indexer:
         return model
 
     def _audit_then_sweep(self) -> None:
-        audited: str | None = None
-        while not self._stop.is_set() and (model := self._to_sweep()) is not None:
+        audited: Audited | None = None
+        while not self._stop.is_set() and self._lease.is_held() and (model := self._to_sweep()) is not None:
             self._wake.clear()
             worked = self._sweep(model)
             audited = self._look_after_index(audited)
@@ -299,17 +301,23 @@ class Indexer:
             self.embedder_trouble = self._pending.trouble
         return worked
 
-    def _look_after_index(self, audited: str | None) -> str | None:
-        """Open the index before somebody asks, and audit each generation once; returns the last one audited."""
+    def _look_after_index(self, last: Audited | None) -> Audited | None:
+        """Open the index before somebody asks, audit each generation, then a sample of it now and then.
+
+        Returns the last audit.
+        """
         if self.index is None:
-            return audited
+            return last
         model = self.state().in_force
         index = self.index.of(model.id)
         if self._serving and index.opened is None and not index.rests:
             index.open(model)
-        if index.opened is not None and index.opened != audited and index.opened == model.token:
-            index.audit(model, self._stop.is_set)
-        return index.opened or audited
+        if index.opened is None or index.opened != model.token:
+            return last
+        if last is not None and last.token == model.token and time.monotonic() - last.at < self._audit_every_s:
+            return last
+        index.audit(model, self._stop.is_set, whole=last is None or last.token != model.token)
+        return Audited(model.token, time.monotonic())
 
     # --- rebuilding on demand
 
@@ -350,6 +358,7 @@ class Indexer:
         with self._database.write() as tx:
             model = vectors.state(reader_of(tx)).in_force
             vectors.new_generation(tx, model.id, model.generation)
+            vectors.retry_now(tx, model.id)
         self.wake()
         total = 0
         while not self._stop.is_set():

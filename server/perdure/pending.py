@@ -17,7 +17,6 @@ log = logging.getLogger(__name__)
 
 EMBED_BATCH = 128  # texts between two commits of vectors; smaller ones leave the model waiting for the database
 SMALLER = 8  # times fewer texts in the next batch after a refusal, so that the one text at fault stands alone soon
-REFUSALS = 4  # of a chunk; the last of them alone
 SWEEP_DEADLINE_S = 30.0  # nobody waits for the sweep, and a slow endpoint must not leave a memory pending for ever
 INDEX_BATCH = 200  # vectors a call to the index
 PROBE = "a probe"
@@ -71,7 +70,10 @@ class Pending:
         return worked
 
     def embed(self, model: Model) -> bool:
-        """Embed the oldest pending chunks; False when there are none. Raises Unavailable."""
+        """Embed the oldest pending chunks, or find that one of them is refused; False when none is due.
+
+        Raises Unavailable if no text can be embedded now.
+        """
         with self._database.read() as tx:
             waiting = vectors.pending(tx, model.id, EMBED_BATCH)
         if not waiting:
@@ -83,22 +85,25 @@ class Pending:
         embedder = self._models.of(model)
         try:
             made = embedder.embed_documents([chunk.text() for chunk in batch], deadline_s=SWEEP_DEADLINE_S)
-        except Unavailable:
+        except Unavailable as exc:
             embedder.embed_documents([PROBE], deadline_s=SWEEP_DEADLINE_S)  # raises: then no text is at fault
             with self._database.write_derived() as tx:
                 vectors.note_refusal(tx, ids)
-            raise
+            if attempts + 1 >= vectors.REFUSALS:
+                log.warning("%s embeds other texts and not this one, which words alone find: %s", model.name, exc)
+            return True
         with self._database.write_derived() as tx:
             vectors.put_embeddings(tx, model.id, ids, made, self._models.recipe_of(model))
         return True
 
     def index(self, model: Model) -> bool:
         """Feed the model's index and bury what was deleted; False when there is nothing to do. Raises Unavailable."""
+        index = None if self._indexes is None else self._indexes.of(model.id)
         with self._database.read() as tx:
-            dead = vectors.tombstones(tx, model.id, INDEX_BATCH)
+            dead = vectors.tombstones(tx, model, INDEX_BATCH, held=index is not None)
             new = (
                 []
-                if self._indexes is None
+                if index is None
                 else vectors.not_indexed(
                     tx,
                     model,
@@ -107,7 +112,7 @@ class Pending:
                     limit=INDEX_BATCH,
                 )
             )
-        if self._indexes is None or not (new or dead) or not self._indexes.of(model.id).apply(model, new, dead):
+        if not (new or dead) or (index is not None and not index.apply(model, new, dead)):
             return False
         with self._database.write_derived() as tx:
             for _, ids, _ in new:
@@ -117,8 +122,8 @@ class Pending:
         return True
 
     def left(self, tx: Reader, model: Model) -> int:
-        """Return how many chunks are not embedded, or not in the index though they should be."""
-        return vectors.count_pending(tx, model.id) + self.not_indexed(tx, model)
+        """Return how many chunks are to be embedded, or not in the index though they should be."""
+        return vectors.count_due(tx, model.id) + self.not_indexed(tx, model)
 
     def not_indexed(self, tx: Reader, model: Model) -> int:
         if self._indexes is None:

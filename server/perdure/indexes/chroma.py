@@ -258,6 +258,12 @@ class ChromaIndex:
     def fetch(self, collection: str, ids: Sequence[int], *, token: str) -> dict[int, Vector]:
         return self._do(token, lambda store: store.fetch(collection, ids))
 
+    def set_aside(self, *, token: str) -> None:
+        """Move the current store aside: the database says that it is damaged."""
+        with self._lock:
+            store = self._current(token)
+            raise self._lose(store, "it does not hold what the database says")
+
     def pending(self) -> int:
         """Return how many operations are acknowledged and not in Chroma yet."""
         store = self._store
@@ -305,7 +311,7 @@ class ChromaIndex:
             if store is not None and store.token == token:
                 if store.intact():
                     return store
-                raise self._lose(store, None)
+                raise self._lose(store, "its files are gone or replaced")
             self._refuse_stale(token, _generation(token))
             folder = self._directory / token
             if folder.exists():
@@ -325,15 +331,19 @@ class ChromaIndex:
     def _reopen(self, folder: Path) -> bool:
         try:
             self._store = Store(folder, fresh=False)
+        except trust.Outdated as exc:
+            log.warning("%s is removed: %s", folder.name, exc)
+            shutil.rmtree(folder)
+            return False
         except (trust.Untrusted, OSError) as exc:
             log.warning("%s is set aside: %s", folder.name, exc)
             trust.quarantine(folder)
             return False
         return True
 
-    def _lose(self, store: Store, cause: BaseException | None) -> IndexLost:
+    def _lose(self, store: Store, cause: BaseException | str) -> IndexLost:
         with self._lock:
-            why = "its files are gone or replaced" if cause is None else f"Chroma reports {type(cause).__name__}"
+            why = cause if isinstance(cause, str) else f"Chroma reports {type(cause).__name__}"
             if store.closed:
                 return IndexLost(f"The store {store.token} was closed for a newer one.")
             log.warning("%s is lost: %s", store.token, why)

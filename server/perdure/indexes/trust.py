@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sqlite3
 import time
 import zlib
@@ -23,12 +22,15 @@ DATABASE = "chroma.sqlite3"
 TAIL = "tail.log"
 TOUCHING = "touching"  # exists while Chroma loads files it has not loaded before
 CRASH = "crash.txt"  # the interpreter's last words; empty if it did not crash
-DAMAGED_KEPT = 2
 _TOKEN = re.compile(r"g(\d{1,12})-[A-Za-z0-9]{1,64}")
 
 
 class Untrusted(Exception):
     """Why a folder must not be opened."""
+
+
+class Outdated(Untrusted):
+    """Why a folder that shows no damage must not be opened: nothing in it is worth keeping."""
 
 
 def generation(token: str) -> int:
@@ -62,10 +64,10 @@ class Seal:
         """Raise Untrusted unless the folder is as it was last sealed, and the last stop was clean or of this boot."""
         told = self._read()
         if told["version"] != self._version:
-            raise Untrusted(f"made by Chroma {told['version']}")
+            raise Outdated(f"made by Chroma {told['version']}")
         clean = bool(told["clean"])
         if not clean and (not boot_id() or told["boot"] != boot_id()):
-            raise Untrusted("not stopped cleanly before the last boot")
+            raise Outdated("not stopped cleanly before the last boot")
         if (self._folder / TOUCHING).exists():
             raise Untrusted("the last process died while it loaded the files")
         if _size(self._folder / CRASH):
@@ -144,12 +146,14 @@ class Seal:
 
 
 def quarantine(folder: Path) -> None:
-    """Move a folder aside, for a person to look at, and keep only the newest few."""
+    """Move a folder aside, for a person to look at and to remove."""
     if folder.exists():
         folder.rename(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))
-    damaged = sorted(folder.parent.glob("damaged-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    for old in damaged[:-DAMAGED_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+
+
+def set_aside(directory: Path) -> list[Path]:
+    """Return the folders that were moved aside, oldest first."""
+    return sorted(directory.glob("damaged-*"), key=lambda path: path.name.rpartition("-")[2])
 
 
 def generations(directory: Path) -> dict[str, int]:

@@ -17,6 +17,9 @@ from perdure.ranking import CONTEXT_MAX_WORDS
 from perdure.store.engine import Reader, new_token, reader_of
 from perdure.tables import IndexStateRow, ModelRow
 
+REFUSALS = 4  # of a chunk; after the last of them, alone, the model is taken not to want it
+RETRY_FIRST_S, RETRY_MOST_S = 60, 3600  # how long it then waits for the next try: twice as long each time
+
 _BETWEEN_WORDS = re.compile(r"[\W_]+")
 
 
@@ -209,12 +212,12 @@ def last_chunk(reader: Reader) -> int:
     return reader.execute("SELECT coalesce(max(id), 0) FROM chunk").fetchone()[0]
 
 
-def waits(reader: Reader, model: int, *, up_to: int, refusals: int) -> bool:
-    """Return whether a chunk stored up to the id `up_to` waits for its vector and was refused less often than that."""
+def waits(reader: Reader, model: int, *, up_to: int) -> bool:
+    """Return whether a chunk stored up to the id `up_to` waits for its vector, and is not refused by the model."""
     statement = (
         "SELECT 1 FROM chunk WHERE embedding IS NULL AND deleted = 0 AND model = ? AND attempts < ? AND id <= ? LIMIT 1"
     )
-    return reader.execute(statement, (model, refusals, up_to)).fetchone() is not None
+    return reader.execute(statement, (model, REFUSALS, up_to)).fetchone() is not None
 
 
 def retired(reader: Reader, for_s: float) -> list[int]:
@@ -237,7 +240,8 @@ def remove_model(tx: Session, model: int) -> None:
 # --- from pending to embedded
 
 
-PENDING = """
+DUE = "c.retry_at IS NULL OR c.retry_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
+PENDING = f"""
 SELECT c.id, c.attempts, c.start, c."end", p.author,
        CASE p.type WHEN 'memory' THEN m.content WHEN 'turn' THEN e.content ELSE p.text END,
        p.key, b.author, eb.content
@@ -248,13 +252,13 @@ LEFT JOIN passage b ON p.type = 'turn' AND p.words <= :short AND b.words <= :sho
     SELECT id FROM passage WHERE namespace = p.namespace AND thread = p.thread AND type = 'turn' AND seq < p.seq
     ORDER BY seq DESC LIMIT 1)
 LEFT JOIN episode eb ON eb.seq = b.seq
-WHERE c.embedding IS NULL AND c.deleted = 0 AND c.model = :model
+WHERE c.embedding IS NULL AND c.deleted = 0 AND c.model = :model AND ({DUE})
 ORDER BY c.attempts, c.id LIMIT :limit
 """
 
 
 def pending(reader: Reader, model: int, limit: int) -> list[PendingChunk]:
-    """Return chunks that wait for their embedding by the model: fewest refusals first, then oldest first."""
+    """Return chunks whose embedding by the model is due: fewest refusals first, then oldest first."""
     rows = reader.execute(PENDING, {"model": model, "limit": limit, "short": CONTEXT_MAX_WORDS})
     return [PendingChunk(*row) for row in rows]
 
@@ -263,6 +267,21 @@ def count_pending(reader: Reader, model: int) -> int:
     """Return how many chunks wait for their embedding by the model, over all namespaces."""
     statement = "SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0 AND model = ?"
     return reader.execute(statement, (model,)).fetchone()[0]
+
+
+def count_due(reader: Reader, model: int) -> int:
+    """Return how many of them the model is to be asked for now: those that it refused wait for their time."""
+    statement = f"SELECT count(*) FROM chunk c WHERE c.embedding IS NULL AND c.deleted = 0 AND c.model = ? AND ({DUE})"
+    return reader.execute(statement, (model,)).fetchone()[0]
+
+
+def count_refused(reader: Reader, namespace: str) -> int:
+    """Return how many chunks of the namespace the model in force does not take."""
+    statement = (
+        f"SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0 AND model = {IN_FORCE} AND attempts >= ?"
+        " AND +namespace = ?"
+    )
+    return reader.execute(statement, (REFUSALS, namespace)).fetchone()[0]
 
 
 def put_embeddings(tx: Session, model: int, ids: Sequence[int], vectors: Matrix, settings: str | None) -> None:
@@ -288,10 +307,29 @@ def put_embeddings(tx: Session, model: int, ids: Sequence[int], vectors: Matrix,
 
 
 def note_refusal(tx: Session, ids: Sequence[int]) -> None:
-    """Let these chunks wait behind the others: the model did not take one of them."""
+    """Let these chunks wait behind the others: the model did not take one of them.
+
+    One that it does not take alone waits for a minute, and twice as long after each further refusal, up to an hour.
+    """
+    wait_s = "min(:most, :first << min(attempts + 1 - :refusals, 16))"
     tx.connection().execute(
-        text("UPDATE chunk SET attempts = attempts + 1 WHERE id IN (SELECT value FROM json_each(:ids))"),
-        {"ids": json.dumps(list(ids))},
+        text(
+            "UPDATE chunk SET attempts = attempts + 1, retry_at = iif(attempts + 1 < :refusals, NULL,"
+            f" strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '+' || {wait_s} || ' seconds'))"
+            " WHERE id IN (SELECT value FROM json_each(:ids))"
+        ),
+        {"ids": json.dumps(list(ids)), "refusals": REFUSALS, "first": RETRY_FIRST_S, "most": RETRY_MOST_S},
+    )
+
+
+def retry_now(tx: Session, model: int) -> None:
+    """Let the model be asked at once for the chunks that it refused."""
+    tx.connection().execute(
+        text(
+            "UPDATE chunk SET retry_at = NULL WHERE embedding IS NULL AND deleted = 0 AND model = :model"
+            " AND retry_at IS NOT NULL"
+        ),
+        {"model": model},
     )
 
 
@@ -344,11 +382,16 @@ def mark_indexed(tx: Session, ids: Sequence[int], generation: int) -> None:
     )
 
 
-def tombstones(reader: Reader, model: int, limit: int) -> dict[str, list[int]]:
-    """Return deleted chunks the model's index may still hold, by namespace."""
+def tombstones(reader: Reader, model: Model, limit: int, *, held: bool) -> dict[str, list[int]]:
+    """Return deleted chunks, by namespace; with `held` also those that this generation of the index holds.
+
+    Without an index these are kept: should there be one again, it would go on with what it held.
+    """
     found: dict[str, list[int]] = {}
+    below = model.generation + held
     for namespace, id in reader.execute(
-        "SELECT namespace, id FROM chunk WHERE deleted = 1 AND model = ? ORDER BY id LIMIT ?", (model, limit)
+        "SELECT namespace, id FROM chunk WHERE deleted = 1 AND model = ? AND generation < ? ORDER BY id LIMIT ?",
+        (model.id, below, limit),
     ):
         found.setdefault(namespace, []).append(id)
     return found

@@ -20,7 +20,7 @@ from perdure.embedders import (
 )
 from perdure.embedders.hashing import HashingEmbedder
 from perdure.errors import InvalidInput, Unavailable
-from perdure.indexes import IndexLost
+from perdure.indexes import IndexLost, trust
 from perdure.settings import EmbedderSettings, IndexSettings
 from perdure.worker.link import Link
 from perdure.worker.wire import Header
@@ -141,6 +141,13 @@ class IndexClient:
         reply, body = self._call("fetch", extra_s=VECTOR_S * len(ids), collection=collection, ids=_plain(ids))
         held: list[int] = reply["ids"]
         return dict(zip(held, np.frombuffer(body, np.float32).reshape(len(held), -1), strict=True)) if held else {}
+
+    def set_aside(self) -> None:
+        self._call("set_aside")
+
+    def kept_aside(self) -> list[str]:
+        """Return the damaged folders that were moved aside; Perdure never removes one."""
+        return [str(path) for path in trust.set_aside(self._folder)]
 
     def info(self) -> Header:
         """Return name, pid, rss_mb, state, version, pending of the running worker, or running: False; starts none."""

@@ -63,6 +63,9 @@ class IndexWork:
             case "fetch":
                 held = index.fetch(header["collection"], header["ids"], token=token)
                 return {"ids": list(held)}, b"".join(vector.tobytes() for vector in held.values())
+            case "set_aside":
+                index.set_aside(token=token)
+                return {}, b""
             case op:
                 return {"error": f"unknown call {op!r}", "kind": "failed"}, b""
 

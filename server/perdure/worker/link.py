@@ -229,7 +229,8 @@ class Link:
             self._spawn()
             self._answers(START_S, starting=True)
         except (OSError, subprocess.SubprocessError) as exc:
-            self._start_trouble = f"The {self._name} worker cannot be started: {exc}."
+            why = exc.strerror if isinstance(exc, OSError) else exc
+            self._start_trouble = f"The {self._name} worker cannot be started: {why}."
         except Unavailable as exc:
             self._start_trouble = str(exc)
         finally:
@@ -277,7 +278,8 @@ class Link:
             time.sleep(RETRY_S)
 
     def _spawn(self) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.parent.mkdir(mode=0o700, exist_ok=True)  # never the data directory: it may have been unmounted
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         self._folder.chmod(0o700)
         package = Path(perdure.__file__).parent.parent
         log = os.open(self._folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

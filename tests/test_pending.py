@@ -1,0 +1,126 @@
+"""What is pending: texts that the model refuses, and what is left of deleted ones. Neither costs anything for ever."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from conftest import DEADLINE_S, StartStdio, StdioClient
+from recalls import INDEX, append, command, done, recall, remember, texts
+from test_reindex import Endpoint, sql, until
+
+REFUSED = "The kettle says \u2063 and the model will not have it"
+
+
+@pytest.fixture
+def endpoint() -> Generator[Endpoint]:
+    running = Endpoint()
+    running.refused = "\u2063"
+    yield running
+    running.stop()
+
+
+def asked(endpoint: Endpoint) -> int:
+    """Return how often the model was asked for the text that it refuses."""
+    return sum(endpoint.refused in text for text in endpoint.texts)
+
+
+def waits_s(data_dir: Path) -> float:
+    """Return for how long the one refused text waits for its next try."""
+    seconds_left = "(julianday(coalesce(retry_at, 'now')) - julianday('now')) * 86400"
+    ((seconds,),) = sql(data_dir, f"SELECT {seconds_left} FROM chunk WHERE embedding IS NULL")
+    assert isinstance(seconds, float), seconds
+    return seconds
+
+
+def test_a_refused_text_is_asked_for_a_few_times_then_rarely_and_status_says_what_to_do(
+    start_stdio: StartStdio, data_dir: Path, endpoint: Endpoint
+) -> None:
+    client = start_stdio(**endpoint.settings)
+    client.initialize()
+    id = remember(client, REFUSED)
+    until(lambda: waits_s(data_dir), lambda seconds: seconds > 0)
+    told = command(data_dir, "status", **endpoint.settings)
+    assert told["refused"]["pieces"] == told["pending"]["embedding"] == 1
+    assert "found by words" in told["refused"]["hint"] and "perdure reindex" in told["refused"]["hint"]
+    tries = asked(endpoint)
+    assert tries <= 5  # by the write itself, and four times by the sweep
+    assert 50 < waits_s(data_dir) <= 60
+
+    for n in range(5):  # each is a sweep or more
+        append(client, "harbour", *(f"Buoy {n} drifts past pier {pier}" for pier in range(10)))
+        until(lambda: recall(client, "buoy")["pending"], lambda pending: pending == 1)
+    assert asked(endpoint) == tries
+    assert recall(client, "kettle model")["hits"][0]["id"] == id
+
+
+def test_a_refused_text_waits_twice_as_long_after_each_try_and_reindex_tries_at_once(
+    start_stdio: StartStdio, data_dir: Path, endpoint: Endpoint
+) -> None:
+    client = start_stdio(**endpoint.settings)
+    client.initialize()
+    remember(client, REFUSED)
+    until(lambda: waits_s(data_dir), lambda seconds: seconds > 0)
+    client.end_input()
+    tries = asked(endpoint)
+
+    again = command(data_dir, "reindex", **endpoint.settings)
+    assert again["refused"]["pieces"] == 1
+    assert asked(endpoint) > tries
+    assert waits_s(data_dir) > 100
+    with closing(sqlite3.connect(data_dir / "perdure.db", timeout=DEADLINE_S)) as db, db:  # days and many tries later
+        db.execute("UPDATE chunk SET attempts = 40, retry_at = '2020-01-01T00:00:00.000Z' WHERE embedding IS NULL")
+    client = start_stdio(**endpoint.settings)
+    client.initialize()
+    assert 3_500 < until(lambda: waits_s(data_dir), lambda seconds: seconds > 0) <= 3_600
+
+    endpoint.refused = "\0"
+    assert "refused" not in command(data_dir, "reindex", **endpoint.settings)
+    assert sql(data_dir, "SELECT count(*) FROM chunk WHERE embedding IS NULL") == [(0,)]
+
+
+@pytest.mark.parametrize("embedder", ["hashing", "none"])
+def test_without_an_index_nothing_is_left_of_what_was_deleted(
+    start_stdio: StartStdio, data_dir: Path, embedder: str
+) -> None:
+    client = start_stdio(PERDURE_EMBEDDER__KIND=embedder)
+    client.initialize()
+    for n in range(5):
+        rewrite(client, n)
+        until(lambda: left(data_dir), lambda rows: rows == [(0, 1)])
+        if embedder == "hashing":
+            until(lambda: sql(data_dir, "SELECT count(embedding) FROM chunk"), lambda rows: rows == [(1,)])
+
+
+def test_what_was_deleted_while_there_was_no_index_is_not_found_by_it_later(
+    start_stdio: StartStdio, data_dir: Path
+) -> None:
+    client = start_stdio(**INDEX)
+    client.initialize()
+    rewrite(client, 0)
+    until(lambda: sql(data_dir, "SELECT generation FROM chunk"), lambda rows: rows == [(1,)])
+    client.end_input()
+    client = start_stdio()
+    client.initialize()
+    rewrite(client, 1)  # its predecessor is in the index, which has to be told
+    rewrite(client, 2)
+    until(lambda: sql(data_dir, "SELECT 1 FROM chunk WHERE deleted AND generation = 0"), lambda rows: not rows)
+    assert left(data_dir) == [(0, 1), (1, 1)]
+    client.end_input()
+    client = start_stdio(**INDEX)
+    client.initialize()
+    until(lambda: left(data_dir), lambda rows: rows == [(0, 1)])
+    assert texts(client, "greenhouse") == ["greenhouse entry 2"]
+
+
+def rewrite(client: StdioClient, n: int) -> None:
+    done(client, "write_file", path="log.md", content=f"greenhouse entry {n}\n")
+
+
+def left(data_dir: Path) -> list[tuple[object, ...]]:
+    """Return (deleted, how many) of the pieces that the database holds."""
+    return sql(data_dir, "SELECT deleted, count(*) FROM chunk GROUP BY deleted ORDER BY deleted")
