@@ -31,6 +31,8 @@ COMMAND_OF_TOOL = {
     "forget": "forget",
     "append_history": "append",
     "list_history": "history",
+    "get_state": "state get",
+    "set_state": "state set",
     "read_file": "files read",
     "write_file": "files write",
 }

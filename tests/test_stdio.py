@@ -347,9 +347,11 @@ def test_version_is_printed_without_starting_anything(data_dir: Path) -> None:
     assert not data_dir.exists()
 
 
-def test_2000_malformed_messages_leave_no_request_unanswered(client: StdioClient) -> None:
+def test_thousands_of_malformed_messages_leave_no_request_unanswered(
+    client: StdioClient, request: pytest.FixtureRequest
+) -> None:
     before = client.call("list_history")
-    for n, each in enumerate(malformed_messages(2_000)):
+    for n, each in enumerate(malformed_messages(10_000 if request.config.getoption("--torture") else 2_000)):
         client.send(each.line)
         if n % 50 == 0:
             assert client.request("ping")["result"] == {}

@@ -20,7 +20,10 @@ from perdure.mcp.wording import visible
 from perdure.settings import ToolSettings
 
 STANDARD, CORE = (ToolSettings.model_validate({"profile": profile}) for profile in ("standard", "core"))
-SEVEN = ["remember", "recall", "forget", "append_history", "list_history", "read_file", "write_file"]
+NAMES = [
+    *("remember", "recall", "forget", "append_history", "list_history"),
+    *("get_state", "set_state", "read_file", "write_file"),
+]
 
 
 def definitions(settings: ToolSettings) -> list[Json]:
@@ -68,7 +71,7 @@ def test_the_tools_cost_a_context_no_more_than_their_budget() -> None:
 def test_the_client_sees_the_tools_in_a_stable_order(client: StdioClient) -> None:
     client.call("list_history")  # the SDK answers from here on
     listed = [client.request("tools/list")["result"]["tools"] for _ in range(2)]
-    assert [tool["name"] for tool in listed[0]] == SEVEN
+    assert [tool["name"] for tool in listed[0]] == NAMES
     assert listed[0] == listed[1]
     for tool in listed[0]:
         assert len(tool["annotations"]) == 4 and tool["annotations"]["openWorldHint"] is False
@@ -240,6 +243,16 @@ def test_both_forms_of_an_answer_are_complete(client: StdioClient) -> None:
     assert "notes/a.md" in text_of(written) and written["structuredContent"]["version"] == 1
 
 
+def test_all_that_recall_answers_stands_in_its_output_schema(client: StdioClient) -> None:
+    for drink in ("tea", "coffee"):
+        client.call("remember", content=f"Ana prefers {drink}")
+    (schema,) = (tool["outputSchema"]["properties"] for tool in definitions(STANDARD) if tool["name"] == "recall")
+    page = client.call("recall", query="What does Ana prefer?", limit=1, explain=True)["structuredContent"]
+    none = client.call("recall", query="Ana", key="nothing")["structuredContent"]
+    assert {"reading", "next_cursor"} <= page.keys() <= schema.keys()
+    assert {"empty_reason"} <= none.keys() <= schema.keys()
+
+
 @pytest.mark.parametrize("tool, most", [("recall", 2_000), ("list_history", 2_000), ("recall", 40_000)])
 def test_an_answer_keeps_within_max_chars_and_the_cursor_brings_the_rest(
     client: StdioClient, tool: str, most: int
@@ -331,7 +344,7 @@ def test_the_core_profile_shows_six_tools(start_stdio: StartStdio) -> None:
     client.initialize()
     early = client.request("tools/list")["result"]
     names = [tool["name"] for tool in early["tools"]]
-    assert names == [name for name in SEVEN if name != "append_history"]
+    assert names == [name for name in NAMES if name not in ("append_history", "get_state", "set_state")]
     hidden: Json = {"name": "append_history", "arguments": {"thread": "t", "turns": []}}
     assert client.request("tools/call", hidden)["error"]["code"] == -32602
     structured = client.call("remember", content="x")["structuredContent"]

@@ -22,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from perdure.app import open_service
+from perdure.connections import CONNECTIONS, IDLE_S, Connection
 from perdure.errors import Refused, Unavailable
 from perdure.identity import principal_of_bearer
 from perdure.mcp import wire
@@ -31,8 +32,8 @@ from perdure.types import Principal
 
 PATH = "/mcp"
 PRINCIPAL = "perdure.principal"
-BODY_S = 10.0  # a body that takes longer is a client that holds a connection, not one that talks
-CONNECTIONS = 512
+BODY_S = 8.0  # a body that takes longer is a client that holds a connection, not one that talks
+BODY_FLOOR = 64 * 1024  # bytes a second that a long body may take beyond that
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -54,10 +55,11 @@ def serve(settings: Settings, announce: Callable[[Settings], None] = lambda _: N
         print(f"Perdure listens on http://{_bracketed(host)}:{port}{PATH}", file=sys.stderr, flush=True)  # noqa: T201
         config = uvicorn.Config(
             build_app(build_server(service, settings.tools, caller_of), settings),
+            http=Connection,
             log_config=None,
             access_log=False,
             limit_concurrency=CONNECTIONS,
-            timeout_keep_alive=60,
+            timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=5,
             server_header=False,
         )
@@ -77,7 +79,7 @@ def build_app(server: Server[Any], settings: Settings, *, stateless: bool = True
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         custom_starlette_routes=[Route("/healthz", _healthz, methods=["GET"])],
     )
-    return Gate(app, settings)
+    return Gate(app, settings, streams=not stateless)
 
 
 def caller_of(ctx: Context) -> Principal:
@@ -102,9 +104,11 @@ async def _healthz(request: Request) -> Response:
 class Gate:
     """Lets a request through to /mcp when its Host, Origin, token and body are as they must be."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, *, streams: bool = False) -> None:
+        """`streams`: the server has sessions, and so something to say on a stream that a client opens with GET."""
         self._app = app
         self._settings = settings
+        self._streams = streams
         http = settings.http
         bound = [_bracketed(http.host)] if http.host not in ("0.0.0.0", "::", "") else []
         self._hosts = [
@@ -124,6 +128,9 @@ class Gate:
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         request = Request(scope, receive)
         refused = self._refuse(request)
+        if refused is None and request.method != "POST" and not self._streams:
+            # A stream on which nothing ever comes would hold a connection for as long as the client likes.
+            refused = PlainTextResponse("Send requests with POST.\n", 405, {"Allow": "POST"})
         if refused is None and request.method == "POST":
             refused, receive = await self._read(request)
         await (refused or self._app)(scope, receive, send)
@@ -145,14 +152,17 @@ class Gate:
         """Return the refusal of a body, or what lets the application read it again."""
         body = bytearray()
         try:
-            with anyio.fail_after(BODY_S):
+            with anyio.fail_after(BODY_S) as limit:
+                latest = limit.deadline
                 async for part in request.stream():
                     body += part
+                    limit.deadline = latest + len(body) / BODY_FLOOR
                     if len(body) > wire.MAX_LINE_BYTES:
-                        limit = f"The body is over the limit of {wire.MAX_LINE_BYTES} bytes. Send less in one call."
-                        return _plain(413, limit), request.receive
+                        text = f"The body is over the limit of {wire.MAX_LINE_BYTES} bytes. Send less in one call."
+                        return _plain(413, text), request.receive
         except TimeoutError:
-            return _plain(408, f"The body did not arrive within {BODY_S:.0f} seconds."), request.receive
+            text = f"The body did not arrive within {BODY_S:.0f} seconds."
+            return PlainTextResponse(text + "\n", 408, {"Connection": "close"}), request.receive
         except ClientDisconnect:
             return _plain(400, "The client left."), request.receive
         verdict = wire.judge(bytes(body))

@@ -72,6 +72,21 @@ class MemoryTagRow(SQLModel, table=True):
     memory_id: str = Field(primary_key=True, foreign_key="memory.id")
 
 
+class StateRow(SQLModel, table=True):
+    """One value a key of the live state had, from `at` until `replaced_at`; `value` is JSON, NULL for a deletion."""
+
+    __tablename__ = "state"  # pyright: ignore[reportAssignmentType]
+    __table_args__ = (Index("state_by_episode", "seq"),)
+
+    namespace: str = Field(primary_key=True)
+    key: str = Field(primary_key=True)
+    version: int = Field(primary_key=True)
+    value: str | None = Field(default=None, sa_column=Column(Text))
+    at: str
+    replaced_at: str | None = None
+    seq: int = Field(foreign_key="episode.seq")
+
+
 class FileRow(SQLModel, table=True):
     """The present version of a file, as last written through Perdure; the bytes lie in the workspace."""
 
@@ -160,8 +175,8 @@ class ChunkRow(SQLModel, table=True):
 
     `model` is that of a ModelRow; while a model is built beside the one in force, each piece stands here twice.
     `embedding` is float32, little-endian, of unit length; NULL while pending. `generation` is the newest generation of
-    the model's index that holds it, 0 for none. `attempts` counts how often the model refused it. A deleted chunk stays
-    as a tombstone until the index dropped it.
+    the model's index that holds it, 0 for none. `attempts` counts how often the model refused it, which is not asked
+    again before `retry_at`. A deleted chunk stays as a tombstone until the index dropped it.
     """
 
     __tablename__ = "chunk"  # pyright: ignore[reportAssignmentType]
@@ -182,6 +197,7 @@ class ChunkRow(SQLModel, table=True):
     embedding: bytes | None = Field(default=None, sa_column=Column(LargeBinary))
     generation: int = 0
     attempts: int = 0
+    retry_at: str | None = None
     deleted: bool = False
 
 

@@ -58,7 +58,9 @@ def _object(tool: str, schema: Mapping[str, Any], given: Mapping[str, Any], *, w
     checked: dict[str, Any] = {}
     for name, rule in known.items():
         value = given.get(name)
-        if value is not None:  # null means the same as leaving it out
+        if name == "value" and name in given:
+            checked[name] = _any_json(value, name)  # null is one
+        elif value is not None:  # null means the same as leaving it out
             checked[name] = _value(tool, rule, value, name, f"{where}.{name}" if where else name)
     for name in schema.get("required", ()):
         if name not in checked:
@@ -147,6 +149,17 @@ def _boolean(value: Any, where: str) -> bool:
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
     raise InvalidInput(f"{where} is {_shown(value)}; send true or false.")
+
+
+def _any_json(value: Any, where: str) -> Any:
+    """Return any JSON: as such, or as text that is read. Many clients can send a parameter of one type only."""
+    if not isinstance(value, str):
+        return value
+    check_characters(value, where)
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
 
 
 def _list(tool: str, rule: Mapping[str, Any], value: Any, name: str, where: str) -> list[Any]:

@@ -90,9 +90,11 @@ class Front:
         self._unanswered: Counter[tuple[str, object]] = Counter()
         self._answered_early: Counter[tuple[str, object]] = Counter()
         self._waiting: deque[Message] = deque()
+        self._opening: list[Message] = []  # how the connection began, for an engine that comes after a failed one
         self._engine: Engine | None = None
-        self._failure = ""
+        self._failure = ""  # of the last start
         self._loader: threading.Thread | None = None
+        self._started = False
         self._stopping = False
         quick = quick_tool_settings(options.config)
         self._handshake = Handshake(*quick) if quick else None
@@ -107,7 +109,7 @@ class Front:
         lines = Lines(self.take)
         deadline = time.monotonic() + LOAD_AFTER_S
         while True:
-            wait = None if self._loader else max(0.0, deadline - time.monotonic())
+            wait = None if self._started else max(0.0, deadline - time.monotonic())
             ready, _, _ = select.select([reads, wake], [], [], wait)
             if not ready:
                 self._load()
@@ -142,16 +144,18 @@ class Front:
                 self._unanswered[_key(message["id"])] += 1
             elif message.get("method") == "notifications/cancelled":
                 self._forget_cancelled(message)
+            early = self._handshake.answer(message) if is_request and self._handshake and not self._engine else None
+            if self._engine or early or not is_request:
+                self._note_opening(message)
             if self._engine:
                 return self._engine, None
-            early = self._handshake.answer(message) if is_request and self._handshake else None
-            if self._failure and is_request and not early:
-                early = wire.refusal(message, self._failure, code=wire.INTERNAL_ERROR)
-            if not self._failure:
-                self._waiting.append(message)  # answered or not: the SDK has to see how the connection began
+            if early and self._failure and self._loader is None:  # nobody may ever come who takes it
+                self._settle(_key(message["id"]))
+                return None, early
+            self._waiting.append(message)  # answered or not: the SDK has to see how the connection began
             if early:
                 self._settle(_key(message["id"]))
-                self._answered_early[_key(message["id"])] += not self._failure
+                self._answered_early[_key(message["id"])] += 1
             return None, early
 
     def reply(self, line: bytes, id: object) -> None:
@@ -171,23 +175,32 @@ class Front:
         """Hand everything that came so far to the engine, in order, and all that follows directly."""
         with self._state:
             while self._waiting:
+                self._note_opening(self._waiting[0])
                 engine.feed(self._waiting.popleft())
-            self._engine = engine
+            self._engine, self._failure = engine, ""
             self._state.notify_all()
 
     def fail(self, text: str) -> None:
-        """Answer every waiting and later request with the reason why there is no engine."""
+        """Answer every waiting request with the reason why there is no engine; the next one has it tried again."""
         with self._state:
-            self._failure, self._engine = text, None
+            self._failure, self._engine, self._loader = text, None, None
             waiting = {_key(each["id"]): each for each in self._waiting if "id" in each and "method" in each}
             self._waiting.clear()
+            self._waiting.extend(self._opening)
             self._answered_early.clear()
+            self._answered_early.update(_key(each["id"]) for each in self._opening if "id" in each)
             unanswered = list(self._unanswered.elements())
             self._unanswered.clear()
             self._state.notify_all()
         for key in unanswered:
             request = waiting.get(key) or {"id": key[1], "method": ""}
             self._write(wire.encode(wire.refusal(request, text, code=wire.INTERNAL_ERROR)))
+
+    def _note_opening(self, message: Message) -> None:
+        if message.get("method") == "initialize":
+            self._opening = [message]
+        elif message.get("method") == "notifications/initialized":
+            self._opening[1:] = [message]
 
     def _settle(self, key: tuple[str, object]) -> None:
         self._unanswered[key] -= 1
@@ -214,6 +227,7 @@ class Front:
 
     def _load(self) -> None:
         if self._loader is None:
+            self._started = True
             self._loader = threading.Thread(target=self._run_engine, name="perdure-engine", daemon=True)
             self._loader.start()
 
@@ -231,8 +245,10 @@ class Front:
         from perdure.errors import PerdureError
 
         if isinstance(exc, PerdureError):
-            print(f"perdure: {exc}", file=sys.stderr, flush=True)  # noqa: T201 stdout is not the wire any more
-            self.fail(f"Perdure cannot start: {exc}")
+            text = f"Perdure cannot start: {exc}"
+            if text != self._failure:  # each call tries again, and once is enough to say so
+                print(f"perdure: {exc}", file=sys.stderr, flush=True)  # noqa: T201 stdout is not the wire any more
+            self.fail(text)
             return
         import traceback
 
@@ -244,16 +260,13 @@ class Front:
         limit = time.monotonic() + ANSWER_S
         with self._state:
             while self._unanswered and (left := limit - time.monotonic()) > 0:
-                self._load_if_waited_for()
+                if self._engine is None:
+                    self._load()
                 self._state.wait(left)
             engine, self._stopping = self._engine, True
         if engine and self._loader:
             engine.close()
             self._loader.join(CLOSE_S)
-
-    def _load_if_waited_for(self) -> None:
-        if self._engine is None and not self._failure:
-            self._load()
 
 
 class Lines:

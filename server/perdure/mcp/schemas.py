@@ -126,6 +126,7 @@ RECALL = _tool(
         "confidence": {"type": "number"},
         "empty_reason": STR,
         "next_cursor": STR,
+        "reading": {"type": "object"},
     },
     hints="read repeat",
     meta=ALWAYS_LOAD,
@@ -134,7 +135,7 @@ RECALL = _tool(
 FORGET = _tool(
     "forget",
     "Hide one memory, by id or key. undo brings it back within 30 days.",
-    _closed({"id": STR, "key": STR, "reason": STR, "undo": BOOL}, []),
+    _closed({"id": STR, "key": STR, "reason": STR, "undo": BOOL, "idempotency_key": STR}, []),
     {"id": STR, "forgotten": BOOL, "recoverable_until": STR},
     hints="destroy repeat",
 )
@@ -175,6 +176,31 @@ LIST_HISTORY = _tool(
     ),
     {"episodes": OBJECTS, "threads": OBJECTS, "next_cursor": STR},
     hints="read repeat",
+)
+
+GET_STATE = _tool(
+    "get_state",
+    "What is so now: the value of a key, or of all keys with a prefix.",
+    _closed({"key": STR, "prefix": STR, "as_of": _string("What held then")}, []),
+    {"values": OBJECTS, "left_out": INT},
+    hints="read repeat",
+)
+
+SET_STATE = _tool(
+    "set_state",
+    "Set the current value of a key (profile.*, task.*), or delete it; former values are kept.",
+    _closed(
+        {
+            "key": STR,
+            "value": _string('JSON, like 5 or {"done": true}; other text is a string'),
+            "expected_version": _integer("Refuse if it changed; 0: not set yet"),
+            "delete": BOOL,
+            "idempotency_key": STR,
+        },
+        ["key"],
+    ),
+    {"key": STR, "version": INT, "deleted": BOOL},
+    hints="destroy",
 )
 
 READ_FILE = _tool(

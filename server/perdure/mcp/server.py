@@ -29,6 +29,7 @@ Context = ServerRequestContext[Any, Any]  # Any: the SDK's lifespan state, which
 CallerOf = Callable[[Context], Principal]
 
 CALLS_AT_ONCE = 16  # of reads, and of writes: reads do not queue behind writes that wait for a lock
+QUEUE_S = 10.0  # behind those; what has begun ends too, long before the minute that clients give a call
 
 
 def build_server(service: Service | None, tools: ToolSettings, caller_of: CallerOf) -> Server[Any]:
@@ -51,7 +52,16 @@ def build_server(service: Service | None, tools: ToolSettings, caller_of: Caller
         if reads not in lanes:
             lanes[reads] = anyio.CapacityLimiter(CALLS_AT_ONCE)
         call = partial(answer_call, tool, service, caller_of(ctx), params.arguments)
-        return await anyio.to_thread.run_sync(call, limiter=lanes[reads])
+        with anyio.move_on_after(QUEUE_S) as waiting:
+            await lanes[reads].acquire()
+        if waiting.cancelled_caught:
+            return failure(
+                f"{tool.name} waited {QUEUE_S:.0f} s for other calls and was not begun. Call it again later."
+            )
+        try:
+            return await anyio.to_thread.run_sync(call, limiter=anyio.CapacityLimiter(1))
+        finally:
+            lanes[reads].release()
 
     return Server(
         "perdure",

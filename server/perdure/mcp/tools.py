@@ -14,7 +14,7 @@ from perdure.mcp.arguments import check_arguments
 from perdure.mcp.wording import Answer
 from perdure.service import Service
 from perdure.settings import ToolSettings
-from perdure.types import MAX_LIMIT, MAX_QUERY, MAX_RESULT, Principal, Turn
+from perdure.types import MAX_LIMIT, MAX_QUERY, MAX_RESULT, Asking, Principal, Turn
 from perdure.words import query_terms
 
 Arguments = dict[str, Any]  # Any: already checked against the tool's schema
@@ -43,7 +43,7 @@ def _remember(service: Service, caller: Principal, given: Arguments) -> Answer:
 def _recall(service: Service, caller: Principal, given: Arguments) -> Answer:
     query: str = given.pop("query")
     max_chars = _page(given, max_chars=8_000)
-    found = service.recall(caller, query[:MAX_QUERY], max_chars=max_chars, **given)
+    found = service.recall(caller, query[:MAX_QUERY], Asking(max_chars=max_chars, **given))
     if len(query) > MAX_QUERY:
         found = replace(found, degraded=(*found.degraded, f"only the first {MAX_QUERY} characters of query were used"))
     hits, mark = found.hits, found.mark
@@ -94,6 +94,21 @@ def _list_history(service: Service, caller: Principal, given: Arguments) -> Answ
     return wording.fitted(count, max_chars, first, short)
 
 
+def _get_state(service: Service, caller: Principal, given: Arguments) -> Answer:
+    values = service.get_state(caller, **given)
+
+    def first(n: int) -> Answer:
+        return wording.state_values(values[:n], len(values) - n)
+
+    return wording.fitted(len(values), MAX_RESULT, first, lambda _: first(min(len(values), 1)))
+
+
+def _set_state(service: Service, caller: Principal, given: Arguments) -> Answer:
+    if "value" not in given and not given.get("delete"):
+        raise InvalidInput("set_state needs 'value', JSON, or delete. Add it and call again.")
+    return wording.state_set(service.set_state(caller, given.pop("key"), given.pop("value", None), **given))
+
+
 def _read_file(service: Service, caller: Principal, given: Arguments) -> Answer:
     return wording.file_text(service.read_file(caller, given.pop("path"), **given), MAX_RESULT)
 
@@ -120,6 +135,8 @@ TOOLS: tuple[Tool, ...] = (
     Tool(schemas.FORGET, _forget),
     Tool(schemas.APPEND_HISTORY, _append_history),
     Tool(schemas.LIST_HISTORY, _list_history),
+    Tool(schemas.GET_STATE, _get_state),
+    Tool(schemas.SET_STATE, _set_state),
     Tool(schemas.READ_FILE, _read_file),
     Tool(schemas.WRITE_FILE, _write_file),
 )
@@ -138,7 +155,11 @@ def shown_definition(name: str, tool: Tool, settings: ToolSettings) -> schemas.S
     """Return the definition as a client of this profile sees it."""
     definition = copy.deepcopy(tool.definition) | {"name": name}
     if settings.profile == "core":
-        definition.pop("outputSchema", None)  # models do not see it, but it counts in a small context's budget
+        # Models do not see the one and seldom need the other, which is taken all the same; both count in the budget.
+        definition.pop("outputSchema", None)
+        if tool.definition is schemas.FORGET:
+            shown: Any = definition["inputSchema"]  # Any: JSON Schema
+            shown["properties"].pop("idempotency_key")
     return definition
 
 

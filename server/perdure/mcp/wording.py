@@ -19,6 +19,8 @@ from perdure.types import (
     Reading,
     Recall,
     Receipt,
+    StateReceipt,
+    StateValue,
     ThreadInfo,
 )
 
@@ -214,10 +216,12 @@ def history(found: HistoryPage, *, threads: bool) -> Answer:
     structured: dict[str, Any] = {"threads": [_thread(thread) for thread in found.threads]} if threads else {}
     if not threads:
         structured["episodes"] = [_episode(episode) for episode in found.episodes]
-    structured |= _present(next_cursor=found.next_cursor)
+    structured |= _present(next_cursor=found.next_cursor, degraded=list(found.degraded))
     lines = [_thread_line(thread) for thread in found.threads] + [_episode_line(each) for each in found.episodes]
     if not lines:
         lines.append("No history matches; nothing has happened yet or the filters leave nothing.")
+    if found.degraded:
+        lines.append(f"(degraded: {'; '.join(found.degraded)})")
     if found.next_cursor:
         lines.append(f"(more: cursor {found.next_cursor})")
     return Answer(("\n".join(lines),), structured)
@@ -256,6 +260,32 @@ def _thread(thread: ThreadInfo) -> dict[str, Any]:
 def _thread_line(thread: ThreadInfo) -> str:
     times = f"{short_time(thread.first_at)} to {short_time(thread.last_at)}"
     return f"{visible(thread.thread)}: {thread.episodes} episodes, {times}"
+
+
+def state_values(found: Sequence[StateValue], left_out: int) -> Answer:
+    """Return the values in order of their keys; `left_out` more did not fit."""
+    structured: dict[str, Any] = {
+        "values": [
+            {"key": each.key, "value": each.value, "version": each.version, "updated_at": each.updated_at}
+            for each in found
+        ]
+    }
+    structured |= _present(left_out=left_out or None)
+    lines = [
+        f"{header([each.key, f'v{each.version}', short_time(each.updated_at)])} {visible(compact(each.value))}"
+        for each in found
+    ]
+    if not found:
+        lines.append("Nothing is set there.")
+    if left_out:
+        lines.append(f"({left_out} more did not fit: ask with a longer prefix)")
+    return Answer(("\n".join(lines),), structured)
+
+
+def state_set(found: StateReceipt) -> Answer:
+    structured = {"key": found.key, "version": found.version, "deleted": found.deleted}
+    word = "Deleted" if found.deleted else "Set"
+    return Answer((f"{word} {visible(found.key)}: version {found.version}.",), structured)
 
 
 def file_text(found: FileText, max_chars: int) -> Answer:

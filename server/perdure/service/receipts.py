@@ -13,7 +13,7 @@ from perdure.errors import Conflict
 from perdure.service import checks
 from perdure.store import Reader, episodes
 from perdure.tables import IdempotencyRow
-from perdure.types import Appended, FileReceipt, Receipt
+from perdure.types import Appended, FileReceipt, Forgotten, Receipt, StateReceipt
 
 MAX_IDEMPOTENCY_KEY = 200
 
@@ -36,7 +36,7 @@ class Once:
             raise Conflict(f"idempotency_key {self._key!r} was used with {tool}. Use a new key for a new write.")
         return json.loads(receipt)
 
-    def keep(self, tx: Session, receipt: Receipt | Appended | FileReceipt, at: str) -> None:
+    def keep(self, tx: Session, receipt: Receipt | Appended | FileReceipt | Forgotten | StateReceipt, at: str) -> None:
         if self._key is None:
             return
         episodes.keep_receipt(

@@ -1,0 +1,343 @@
+"""Servers and commands on one data directory: none starves, none loses, each sees what the others store."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from conftest import DEADLINE_S, META, PERDURE, Json, StartHttp, StartStdio, StdioClient, environment
+
+SEED = 20261130
+WAIT_S = 2.0  # what a write may have to wait for those of others
+T = TypeVar("T")
+
+
+@pytest.fixture
+def torture(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--torture", default=False))
+
+
+def until(look: Callable[[], T], holds: Callable[[T], bool], *, seconds: float = DEADLINE_S) -> T:
+    """Look again and again until it holds; fail with the last look at the deadline."""
+    deadline = time.monotonic() + seconds
+    while not holds(seen := look()):
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.05)
+    return seen
+
+
+def opened(start: StartStdio, **settings: str) -> StdioClient:
+    client = start(**settings)
+    client.initialize()
+    client.call("list_history", limit=1)  # its engine is loaded
+    return client
+
+
+def contents(client: StdioClient) -> Iterator[str]:
+    cursor: Json = {}
+    while True:
+        page = client.call("list_history", limit=100, max_chars=40000, kinds=["remember"], **cursor)
+        assert not page["isError"], page
+        yield from (each["content"] for each in page["structuredContent"]["episodes"])
+        if not (next_cursor := page["structuredContent"].get("next_cursor")):
+            return
+        cursor = {"cursor": next_cursor}
+
+
+def recall(client: StdioClient, query: str) -> Json:
+    answer = client.call("recall", query=query, limit=5)
+    assert not answer["isError"], answer
+    return answer["structuredContent"]
+
+
+def command(data_dir: Path, *arguments: str, **settings: str) -> str:
+    env = environment(data_dir, **settings)
+    done = subprocess.run([PERDURE, *arguments], env=env, capture_output=True, timeout=DEADLINE_S, check=True)
+    return done.stdout.decode()
+
+
+def descriptors(client: StdioClient) -> int:
+    return len(list(Path(f"/proc/{client.process.pid}/fd").iterdir()))
+
+
+# --- writes
+
+
+def write(client: StdioClient, name: str, count: int, acknowledged: list[str], waits: list[float]) -> None:
+    """Write one after the other until `count` or until the server dies; whatever it refuses fails the test."""
+    for n in range(count):
+        content = f"{name} writes number {n}"
+        began = time.monotonic()
+        try:
+            answer = client.call("remember", content=content)
+        except (AssertionError, BrokenPipeError):
+            client.process.wait(5)  # it did not answer because it is dead; anything else fails here
+            return
+        assert not answer["isError"], answer
+        waits.append(time.monotonic() - began)
+        acknowledged.append(content)
+
+
+def test_b12_b13_writers_readers_and_commands_share_a_directory_and_two_deaths_lose_nothing(
+    start_stdio: StartStdio, start_http: StartHttp, data_dir: Path, torture: bool
+) -> None:
+    writers, each = (8, 250) if torture else (4, 100)
+    clients = [opened(start_stdio) for _ in range(writers)]
+    reader, late = opened(start_stdio), opened(start_stdio)
+    server = start_http()
+    acknowledged: list[str] = []
+    waits: list[float] = []
+    ended = threading.Event()
+    rng = random.Random(SEED)
+
+    def read_all_the_while() -> int:
+        looks = 0
+        while not ended.is_set():
+            assert not reader.call("list_history", limit=200)["isError"]
+            assert not reader.call("recall", query="writes number")["isError"]
+            looks += 1
+        return looks
+
+    def by_command() -> None:
+        for n in range(3):
+            command(data_dir, "remember", f"a command writes number {n}")
+            acknowledged.append(f"a command writes number {n}")
+
+    def kill_two() -> None:
+        for victim in clients[:2]:
+            after = len(acknowledged) + rng.randrange(10, writers * each // 4)
+            until(lambda: len(acknowledged), lambda n, after=after: n > after or ended.is_set())
+            victim.process.kill()
+
+    with ThreadPoolExecutor(writers + 3) as pool:
+        reading = pool.submit(read_all_the_while)
+        writing = [pool.submit(write, c, f"writer {n}", each, acknowledged, waits) for n, c in enumerate(clients)]
+        others = [pool.submit(by_command), pool.submit(kill_two)]
+        try:
+            for job in (*writing, *others):
+                job.result(DEADLINE_S * 4)
+        finally:
+            ended.set()
+        assert reading.result() > 3
+
+    stored = list(contents(late))
+    assert len(stored) == len(set(stored)), "something was stored twice"
+    lost = set(acknowledged) - set(stored)
+    assert not lost, f"{len(lost)} of {len(acknowledged)} are lost (seed {SEED})"
+    assert len(stored) <= len(acknowledged) + 2, "more was stored than the two that died could have left unsaid"
+    assert len(acknowledged) >= (writers - 2) * each + 3
+    assert sorted(waits)[int(len(waits) * 0.99)] <= WAIT_S, f"p99 {sorted(waits)[int(len(waits) * 0.99)]:.2f} s"
+    by_http = server.call("list_history", kinds=["remember"], limit=100)["structuredContent"]["episodes"]
+    assert by_http and {each["content"] for each in by_http} <= set(stored)
+
+
+def test_a_writer_beside_two_that_never_pause_is_not_starved(start_stdio: StartStdio, torture: bool) -> None:
+    seconds = 20.0 if torture else 4.0
+    lone, *busy = (opened(start_stdio) for _ in range(3))
+    until_s = time.monotonic() + seconds
+    width = 16  # calls a busy one has under way at any time
+
+    def never_pause(client: StdioClient, name: str) -> int:
+        asked = 0
+        while time.monotonic() < until_s or asked % width:
+            params = {"name": "remember", "arguments": {"content": f"{name} number {asked}"}}
+            client.send({"jsonrpc": "2.0", "id": f"{name}{asked}", "method": "tools/call", "params": params})
+            asked += 1
+            if asked >= width:
+                reply = client.reply(f"{name}{asked - width}")
+                assert not reply["result"]["isError"], reply
+        return asked
+
+    waits: list[float] = []
+    with ThreadPoolExecutor(2) as pool:
+        counts = [pool.submit(never_pause, client, f"busy {n} ") for n, client in enumerate(busy)]
+        while time.monotonic() < until_s:
+            write(lone, f"lone {len(waits)}", 1, [], waits)
+        written = [count.result() for count in counts]
+    # Taking turns, it writes once for each write of the others, and it has to think in between.
+    assert max(waits) < WAIT_S, f"the longest wait was {max(waits):.2f} s of {len(waits)}"
+    assert min(written) * 4 > max(written), written
+
+
+def test_b14_b16_a_lock_that_another_program_holds_is_named_and_reading_goes_on(
+    start_stdio: StartStdio, data_dir: Path
+) -> None:
+    writer, reader = opened(start_stdio), opened(start_stdio)
+    writer.call("remember", content="The parcel arrives on Friday")
+    other = sqlite3.connect(data_dir / "perdure.db", isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(writer.call, "remember", content="The parcel came")
+            for _ in range(50):
+                assert recall(reader, "parcel")["hits"]
+                assert not reader.call("list_history")["isError"]
+            refused = writing.result(DEADLINE_S)
+        assert refused["isError"] and "locked" in refused["content"][0]["text"], refused
+        other.execute("ROLLBACK")
+    finally:
+        other.close()
+    assert not writer.call("remember", content="The parcel came")["isError"]
+    assert set(contents(reader)) == {"The parcel arrives on Friday", "The parcel came"}
+
+
+def test_a_writer_that_stands_still_costs_the_others_their_deadline_and_no_thread_each(
+    start_stdio: StartStdio, data_dir: Path
+) -> None:
+    client = opened(start_stdio)
+    client.call("remember", content="The kettle is in the left cupboard")
+    # What a server does that is stopped in the middle of a write.
+    stopped = subprocess.Popen(["flock", str(data_dir / "write.lock"), "sleep", "600"])
+    try:
+        until(lambda: client.call("remember", content="It was moved")["isError"], bool)
+        before = descriptors(client)
+        assert "writing" in client.call("remember", content="It was moved")["content"][0]["text"]
+        assert recall(client, "kettle")["hits"]
+        assert descriptors(client) <= before
+    finally:
+        subprocess.run(["pkill", "-P", str(stopped.pid)], check=False)
+        stopped.kill()
+        stopped.wait()
+    until(lambda: client.call("remember", content="It was moved again")["isError"], lambda refused: not refused)
+
+
+def test_b11_calls_sent_at_once_are_all_stored_and_the_file_is_one_of_those_written(client: StdioClient) -> None:
+    bodies = [f"body {n}\n" + chr(ord("a") + n) * 200_000 for n in range(20)]
+    for n, body in enumerate(bodies):
+        for tool, arguments in (
+            ("remember", {"content": f"fact {n:02}"}),
+            ("write_file", {"path": "notes/today.md", "content": body}),
+        ):
+            params = {"name": tool, "arguments": arguments}
+            client.send({"jsonrpc": "2.0", "id": f"{tool}{n}", "method": "tools/call", "params": params})
+    ids = {client.reply(f"remember{n}")["result"]["structuredContent"]["id"] for n in range(20)}
+    written = [client.reply(f"write_file{n}")["result"] for n in range(20)]
+    assert not any(each["isError"] for each in written), written
+    versions = {each["structuredContent"]["version"] for each in written}
+    assert len(ids) == 20 and versions == set(range(1, 21))
+    assert sorted(contents(client)) == [f"fact {n:02}" for n in range(20)]
+    first = client.call("read_file", path="notes/today.md", limit=1)["content"][0]["text"]
+    assert first.splitlines()[0] in {body.splitlines()[0] for body in bodies}
+
+
+def test_b20_a_server_that_was_killed_in_a_write_leaves_nothing_that_stops_the_next(
+    start_stdio: StartStdio, torture: bool
+) -> None:
+    for n in range(10 if torture else 2):
+        client = opened(start_stdio)
+        params = {"name": "remember", "arguments": {"content": f"said before death {n}"}}
+        client.send({"jsonrpc": "2.0", "id": "last", "method": "tools/call", "params": params})
+        client.process.kill()
+    assert not opened(start_stdio).call("remember", content="said at last")["isError"]
+
+
+# --- what one stores, the others find
+
+
+LOCAL = {"PERDURE_EMBEDDER__KIND": "local", "PERDURE_EMBEDDER__DEADLINE_S": "5"}
+
+
+def test_b19_what_one_process_was_told_the_others_find_by_words_at_once_and_by_meaning_soon(
+    start_stdio: StartStdio, start_http: StartHttp, data_dir: Path
+) -> None:
+    ours, theirs = opened(start_stdio, **LOCAL), opened(start_stdio, **LOCAL)
+    server = start_http(**LOCAL)
+    until(lambda: recall(ours, "anything").get("degraded"), lambda degraded: not degraded)
+    told = {
+        "The harbour lights were switched to LED": "illumination of the port",
+        "Ana is allergic to peanuts": "which food makes her ill?",
+    }
+    for content, meaning in told.items():
+        assert ours.call("remember", content=content)["structuredContent"]["created"]
+        for found in (recall(theirs, content), server.call("recall", query=content)["structuredContent"]):
+            assert found["hits"][0]["content"] == content, "not found by its words at once"
+        began = time.monotonic()
+        until(
+            lambda meaning=meaning: recall(theirs, meaning),
+            lambda found, content=content: bool(found["hits"]) and found["hits"][0]["content"] == content,
+            seconds=5,
+        )
+        assert time.monotonic() - began < 1.0 + 2.0  # a second, and what a busy machine may add
+        shown = json.loads(command(data_dir, "recall", meaning, "--json", **LOCAL))
+        assert shown["hits"][0]["content"] == content
+
+
+# --- who sweeps
+
+
+def burst(client: StdioClient, name: str) -> None:
+    """Write so fast that the vectors are left to whoever sweeps."""
+    for n in range(20):
+        params = {"name": "remember", "arguments": {"content": f"{name} number {n}"}}
+        client.send({"jsonrpc": "2.0", "id": f"{name}{n}", "method": "tools/call", "params": params})
+    replies = [client.reply(f"{name}{n}")["result"] for n in range(20)]
+    assert not any(reply["isError"] for reply in replies), replies
+
+
+def none_pending(client: StdioClient) -> bool:
+    return recall(client, "number")["pending"] == 0
+
+
+TAKEOVER_S = 5.0
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_another_process_takes_the_sweep_over_from_one_that_is_gone(
+    start_stdio: StartStdio, end: signal.Signals
+) -> None:
+    first = opened(start_stdio)
+    burst(first, "first")
+    until(lambda: none_pending(first), bool)  # it sweeps, being alone
+    second = opened(start_stdio)
+    first.process.send_signal(end)
+    began = time.monotonic()
+    burst(second, "second")
+    until(lambda: none_pending(second), bool)
+    assert time.monotonic() - began < TAKEOVER_S + 3.0  # what a busy machine may add
+    if end is signal.SIGSTOP:
+        first.process.send_signal(signal.SIGCONT)
+        burst(first, "third")
+        until(lambda: none_pending(first), bool)
+        second.process.kill()
+        burst(first, "fourth")
+        until(lambda: none_pending(first), bool)  # it sweeps again, now that the other is gone
+        assert "Traceback" not in first.stderr()
+
+
+# --- a start that fails
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_a_server_that_could_not_open_its_directory_answers_once_it_can(
+    start_stdio: StartStdio, data_dir: Path, era: str
+) -> None:
+    data_dir.write_text("a file where the directory should be", encoding="utf-8")
+    client = start_stdio()
+    if era == "legacy":
+        client.initialize()
+    meta = {} if era == "legacy" else {"_meta": META}
+
+    def remember() -> Json:
+        params = {"name": "remember", "arguments": {"content": "The kettle is in the left cupboard"}} | meta
+        return client.request("tools/call", params)["result"]
+
+    for _ in range(2):
+        refused = remember()
+        assert refused["isError"] and str(data_dir) in refused["content"][0]["text"]
+    assert client.request("tools/list", meta)["result"]["tools"]
+    data_dir.unlink()
+    assert remember()["structuredContent"]["created"]
+    assert client.request("tools/list", meta)["result"]["tools"]
+    assert client.end_input() == 0
+    assert client.stderr().count("perdure: ") == 1, "said once is enough"

@@ -1,0 +1,152 @@
+"""Live state, as a client and the command line see it."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from conftest import Json, StartStdio, StdioClient
+
+
+def put(client: StdioClient, key: str, **arguments: object) -> Json:
+    answer = client.call("set_state", key=key, **arguments)
+    assert not answer["isError"], answer
+    return answer["structuredContent"]
+
+
+def refused(client: StdioClient, **arguments: object) -> str:
+    answer = client.call("set_state", **arguments)
+    assert answer["isError"], answer
+    return answer["content"][0]["text"]
+
+
+def values(client: StdioClient, **arguments: object) -> dict[str, object]:
+    answer = client.call("get_state", **arguments)
+    assert not answer["isError"], answer
+    return {each["key"]: each["value"] for each in answer["structuredContent"]["values"]}
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 0, -1.5, "", "text", "a [bracket", [], {}, [1, {"a": None}], {"ключ": "值"}]
+)
+def test_any_json_comes_back_as_it_was_set(client: StdioClient, value: object) -> None:
+    assert put(client, "task.value", value=value)["version"] >= 1
+    assert values(client, key="task.value") == {"task.value": value}
+
+
+def test_text_that_is_json_is_read_as_json(client: StdioClient) -> None:
+    """Strict clients send a parameter of one type only, and models send objects as text."""
+    for text, value in (
+        ("42", 42),
+        ('{"done": true}', {"done": True}),
+        ("null", None),
+        ('"42"', "42"),
+        ("{half", "{half"),
+    ):
+        put(client, "task.text", value=text)
+        assert values(client, key="task.text") == {"task.text": value}
+
+
+def test_a_prefix_finds_keys_that_begin_with_it_letter_for_letter(client: StdioClient) -> None:
+    for key in ("lane.b", "lane.a", "lane", "lane%", "lane_x", "Lane.c", "lane.\U0001f600"):
+        put(client, key, value=key)
+    assert list(values(client, prefix="lane.")) == ["lane.a", "lane.b", "lane.\U0001f600"]
+    assert list(values(client, prefix="lane%")) == ["lane%"]
+    assert list(values(client, prefix="lane_")) == ["lane_x"]
+    assert values(client, prefix="nothing.") == {}
+
+
+def test_a_write_that_expected_another_version_changes_nothing_and_shows_the_present_value(client: StdioClient) -> None:
+    assert put(client, "lock", value="free", expected_version=0)["version"] == 1
+    assert "is at version 1, not 0" in refused(client, key="lock", value="mine", expected_version=0)
+    assert put(client, "lock", value="held by ana", expected_version=1)["version"] == 2
+    message = refused(client, key="lock", value="held by bo", expected_version=1)
+    assert "is at version 2, not 1" in message
+    assert "held by ana" in message
+    assert values(client, key="lock") == {"lock": "held by ana"}
+    assert "is not set" in refused(client, key="unset", value=1, expected_version=3)
+
+
+def test_of_many_writers_that_expect_the_same_version_one_wins(start_stdio: StartStdio) -> None:
+    clients: list[StdioClient] = [start_stdio() for _ in range(3)]
+    for each in clients:
+        each.initialize()
+
+    def set_to(expected: int, n: int) -> bool:
+        return not clients[n].call("set_state", key="turn", value=n, expected_version=expected)["isError"]
+
+    for expected in range(5):
+        with ThreadPoolExecutor(3) as pool:
+            won = list(pool.map(set_to, [expected] * 3, range(3)))
+        assert won.count(True) == 1
+
+
+def test_versions_go_on_counting_after_a_deletion(client: StdioClient) -> None:
+    put(client, "gone", value=1)
+    assert put(client, "gone", delete=True) == {"key": "gone", "version": 2, "deleted": True}
+    assert values(client, key="gone") == {}
+    assert "nothing to delete" in client.call("set_state", key="gone", delete=True)["content"][0]["text"]
+    assert put(client, "gone", value=2, expected_version=0)["version"] == 3
+
+
+def test_as_of_answers_with_what_held_then(client: StdioClient) -> None:
+    put(client, "step", value="plan")
+    between = client.call("get_state", key="step")["structuredContent"]["values"][0]["updated_at"]
+    put(client, "step", value="build")
+    put(client, "step", delete=True)
+    assert values(client, key="step") == {}
+    assert values(client, key="step", as_of=between) == {"step": "plan"}
+    assert values(client, key="step", as_of="2001-01-01") == {}
+
+
+def test_history_tells_each_change_of_the_state(client: StdioClient) -> None:
+    put(client, "told", value={"n": 1})
+    put(client, "told", delete=True)
+    episodes = client.call("list_history", kinds=["set_state"], limit=2)["structuredContent"]["episodes"]
+    assert [(each["subject"], each["content"]) for each in episodes] == [("told", "deleted"), ("told", '{"n":1}')]
+
+
+def test_the_same_idempotency_key_sets_once(client: StdioClient) -> None:
+    first = put(client, "once", value=1, idempotency_key="state-1")
+    assert put(client, "once", value=1, idempotency_key="state-1") == first
+    assert put(client, "once", value=2)["version"] == first["version"] + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ({"key": "k"}, "value"),
+        ({"key": " ", "value": 1}, "key is empty"),
+        ({"key": "k" * 201, "value": 1}, "limit is 200"),
+        ({"key": "k", "value": "x" * 40_000}, "limit is 32768"),
+        ({"key": "k", "value": json.loads("[" * 70 + "]" * 70)}, "deep"),
+        ({"key": "k", "value": 1, "delete": True}, "not both"),
+        ({"key": "k", "value": "half \ud800"}, "one half of a character"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_with_what_to_do(
+    client: StdioClient, arguments: dict[str, object], hint: str
+) -> None:
+    assert hint in refused(client, **arguments)
+
+
+def test_more_values_than_an_answer_holds_are_counted(client: StdioClient) -> None:
+    for n in range(5):
+        put(client, f"long.{n}", value="x" * 15_000)
+    answer = client.call("get_state", prefix="long.")
+    found = answer["structuredContent"]
+    assert len(found["values"]) + found["left_out"] == 5
+    assert found["left_out"] > 0
+    assert "longer prefix" in answer["content"][0]["text"]
+
+
+def test_state_outlives_its_server(start_stdio: StartStdio) -> None:
+    client = start_stdio()
+    client.initialize()
+    put(client, "task.release", value={"step": "sign"})
+    client.process.kill()
+    again = start_stdio()
+    again.initialize()
+    assert values(again, key="task.release") == {"task.release": {"step": "sign"}}
