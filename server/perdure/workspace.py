@@ -12,11 +12,10 @@ import os
 import re
 import secrets
 import stat
-import sys
 import time
 import unicodedata
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BufferedReader
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from perdure.beneath import Opener, has_openat2, open_by_openat2, open_by_walk
+from perdure.disk import sync
 from perdure.errors import Conflict, InvalidInput, NotFound, PerdureError, Refused, Unavailable
 from perdure.paths import STAGED, normalize, shown
 from perdure.types import MAX_FILE_BYTES
@@ -83,11 +83,11 @@ class Workspace:
             return file.read(os.fstat(file.fileno()).st_size)
 
     @contextmanager
-    def open(self, path: str) -> Generator[BufferedReader, None, None]:
+    def open(self, path: str, *, any_size: bool = False) -> Generator[BufferedReader, None, None]:
         """Give the file for reading in pieces. Raises NotFound, and InvalidInput above MAX_FILE_BYTES."""
         path = normalize(path)
         with _explained(path), self._parent(path) as (folder, name), self._plain(folder, name, path) as fd:
-            if (size := os.fstat(fd).st_size) > MAX_FILE_BYTES:
+            if (size := os.fstat(fd).st_size) > MAX_FILE_BYTES and not any_size:
                 raise InvalidInput(f"{shown(path)} is {size} bytes; files above {MAX_FILE_BYTES} are not read.")
             with os.fdopen(fd, "rb", closefd=False) as file:
                 yield file
@@ -136,7 +136,7 @@ class Workspace:
                             f"{shown(path)} was changed on disk during this write. Read it again, then write."
                         )
                     os.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
-                    _sync(folder)
+                    sync(folder)
                     return before is None
 
                 yield replace
@@ -149,18 +149,23 @@ class Workspace:
             with self._opened(self._root, top, os.O_DIRECTORY) as versions, self._made(versions, inner) as folder:
                 with _staged(versions, data, 0o600) as staged:
                     os.rename(staged, _version_name(keep), src_dir_fd=versions, dst_dir_fd=folder)
-                _sync(folder)
+                sync(folder)
 
     def read_version(self, path: str, keep: str) -> bytes:
         """Return the content kept as version `keep` of the file. Raises NotFound."""
+        with self.open_version(path, keep) as file:
+            return file.read()
+
+    @contextmanager
+    def open_version(self, path: str, keep: str) -> Generator[BufferedReader, None, None]:
+        """Give the content kept as version `keep` of the file, for reading in pieces. Raises NotFound."""
         path = normalize(path)
-        with _explained(path):
+        with _explained(path), ExitStack() as stack:
             try:
-                name = b"/".join((*_version_folders(path), _version_name(keep)))
-                with self._plain(self._root, name, path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
-                    return file.read()
+                fd = stack.enter_context(self._plain(self._root, version_place(path, keep).encode(), path))
             except FileNotFoundError as exc:
                 raise NotFound(f"Version {keep} of {shown(path)} is not kept.") from exc
+            yield stack.enter_context(os.fdopen(fd, "rb", closefd=False))
 
     def _replaceable(self, folder: int, name: bytes, path: str) -> os.stat_result | None:
         """Return what stands at `name`, None for nothing. Raises Refused unless it may be replaced."""
@@ -274,7 +279,7 @@ def _staged(folder: int, data: bytes, mode: int) -> Generator[bytes, None, None]
             file.write(data)
             file.flush()
             os.fchmod(fd, mode)
-            _sync(fd)
+            sync(fd)
         yield name
     finally:
         with suppress(OSError):  # renamed by now, unless something failed
@@ -287,15 +292,6 @@ def _sweep(folder: int, name: bytes) -> None:
     if name.startswith(STAGED.encode()) and found and time.time() - found.st_mtime > STAGED_MAX_AGE_S:
         with suppress(OSError):  # a read-only disk, or another process was first
             os.unlink(name, dir_fd=folder)
-
-
-def _sync(fd: int) -> None:
-    if sys.platform == "darwin":
-        import fcntl  # not on every platform that imports this module
-
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync alone leaves the data in the drive's cache there
-    else:
-        os.fsync(fd)
 
 
 def _make_root(root: Path) -> None:
@@ -313,7 +309,11 @@ def _make_folder(parent: int, name: bytes) -> None:
         os.mkdir(name, 0o700, dir_fd=parent)
     except FileExistsError:
         return
-    _sync(parent)
+    try:
+        sync(parent)
+    except OSError:
+        os.rmdir(name, dir_fd=parent)  # the next writer would take one that exists for one that is on disk
+        raise
 
 
 def _ignores_case(root: int) -> bool:
@@ -338,6 +338,11 @@ def _identity(found: os.stat_result | None) -> tuple[int, ...] | None:
 
 def _file_stat(path: str, found: os.stat_result) -> FileStat:
     return FileStat(path, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+
+
+def version_place(path: str, keep: str) -> str:
+    """Return where version `keep` of the file lies, beneath the root."""
+    return b"/".join((*_version_folders(path), _version_name(keep))).decode()
 
 
 def _version_folders(path: str) -> tuple[bytes, bytes, bytes]:
@@ -367,6 +372,8 @@ def _explained(path: str) -> Generator[None, None, None]:
                 raise _not_plain(path) from exc
             case errno.ENAMETOOLONG:
                 raise InvalidInput(f"The path {shown(path)} is too long for this disk. Use a shorter one.") from exc
+            case errno.ENOSPC | errno.EDQUOT:
+                raise Unavailable("The disk is full: nothing was written. Reading goes on. Free some space.") from exc
             case code:
                 what = f"The file {shown(path)}" if path else "The workspace"
                 reason = os.strerror(code or 0)

@@ -9,7 +9,10 @@ from sqlalchemy import Connection
 
 from perdure.errors import Unavailable
 
-HEAD = "0003"
+HEAD = "0005"
+
+KEPT = ("episode", "memory", "state", "file", "file_version", "idempotency")
+"""The tables no step may lose a row of; all others can be made from them again."""
 
 
 def schema_version(reader: sqlite3.Connection) -> str | None:
@@ -21,6 +24,29 @@ def schema_version(reader: sqlite3.Connection) -> str | None:
     return row[0] if row else None
 
 
+def refuse_unknown(reader: sqlite3.Connection) -> None:
+    """Raise Unavailable for a database of another program, or of a newer version of this one."""
+    tables = {name for (name,) in reader.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    present = schema_version(reader)
+    if tables and (present is None or "episode" not in tables):
+        raise Unavailable(
+            f"perdure.db is another program's database (it has the table {min(tables)}). Nothing was changed. Set "
+            "PERDURE_DATA_DIR to another directory."
+        )
+    if present is not None and present > HEAD:
+        raise Unavailable(
+            f"This store has schema {present}; this program reads up to {HEAD}. Use the newer perdure that wrote it, or"
+            " go back: `perdure restore` of the backup in the folder `backups` of the data directory, which was made"
+            " before that one changed the schema."
+        )
+
+
+def counts(reader: sqlite3.Connection) -> dict[str, int]:
+    """Return how many rows each of the tables has that hold what cannot be made again; an older store has not all."""
+    tables = {name for (name,) in reader.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return {table: reader.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in KEPT if table in tables}
+
+
 def is_current(reader: sqlite3.Connection) -> bool:
     """Return whether the schema is at HEAD, so that opening a store need not write."""
     return schema_version(reader) == HEAD
@@ -30,13 +56,11 @@ def upgrade(connection: Connection) -> None:
     """Bring the schema to HEAD inside the transaction of `connection`. Raises Unavailable for a newer store."""
     reader = connection.connection.driver_connection
     assert isinstance(reader, sqlite3.Connection)
-    present = schema_version(reader)
-    if present == HEAD:
+    if is_current(reader):
         return
-    if present is not None and present > HEAD:
-        raise Unavailable(
-            f"This store has schema {present}; this program reads up to {HEAD}. Use the newer perdure that wrote it."
-        )
+    refuse_unknown(reader)
+    present = schema_version(reader)
+    before = counts(reader) if present is not None else {}
     from alembic import command
     from alembic.config import Config
 
@@ -44,3 +68,9 @@ def upgrade(connection: Connection) -> None:
     config.set_main_option("script_location", str(Path(__file__).parent))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+    lost = [table for table, rows in counts(reader).items() if rows < before.get(table, 0)]
+    if lost:
+        raise Unavailable(
+            f"The step from schema {present} to {HEAD} would lose rows of {', '.join(lost)}; it was not taken."
+            " Use the former perdure, and report this."
+        )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 from sqlmodel import Session
 
 from perdure import chunking, paths
-from perdure.errors import Conflict, InvalidInput, NotFound, Refused
+from perdure.errors import Conflict, Damaged, InvalidInput, NotFound, Refused, Unavailable
 from perdure.lines import read_lines
 from perdure.service import checks, times
 from perdure.service.core import Part
@@ -29,6 +30,8 @@ from perdure.types import (
     WriteMode,
 )
 from perdure.workspace import FileStat, Workspace
+
+log = logging.getLogger(__name__)
 
 WRITE_MODES: tuple[WriteMode, ...] = ("write", "create", "append")
 READ_FRAME = 600  # characters left for the line about the file
@@ -59,23 +62,30 @@ class Files(Part):
         caller.require("files:read")
         path = paths.normalize(path)
         workspace = self._core.workspace_of(caller.namespace)
-        with self._core.database.read() as tx:
-            present = _present(tx, workspace, caller.namespace, path)
-            shown = present.version if version is None else version
-            former = shown != present.version or present.unplaced
-            digest = files.digest_of(tx, caller.namespace, path, shown) if former else None
+        damaged: tuple[str, ...] = ()
+        try:
+            with self._core.database.read() as tx:
+                present = _present(tx, workspace, caller.namespace, path)
+                shown = present.version if version is None else version
+                former = shown != present.version or present.unplaced
+                digest = files.digest_of(tx, caller.namespace, path, shown) if former else None
+        except Damaged:
+            if version is not None:
+                raise
+            present, shown, former, digest = _Present(0, _on_disk(workspace, path), ""), 0, False, None
+            damaged = ("The database is damaged: which version this is, and whether it is the last, cannot be read.",)
         if former and digest is None:
             raise NotFound(f"{path} has no version {shown}; the present one is {present.version}.")
         if not former and present.on_disk is None:
             raise NotFound(
                 f"No file at {path!r} in this workspace. write_file creates it; paths are relative, like notes/plan.md."
             )
-        kept = nullcontext(io.BytesIO(workspace.read_version(path, _kept_as(shown, digest)))) if digest else None
+        kept = nullcontext(io.BytesIO(workspace.read_version(path, files.kept_as(shown, digest)))) if digest else None
         with kept or workspace.open(path) as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
             lines = read_lines(file, offset=offset, limit=limit, max_chars=MAX_RESULT - READ_FRAME)
-        notes = lines.notes
+        notes = (*lines.notes, *damaged)
         if present.external and not former:
             notes = (*notes, "Changed outside Perdure since the last version it wrote.")
         return FileText(
@@ -116,6 +126,7 @@ class Files(Part):
         workspace = self._core.workspace_of(caller.namespace)
         digest = hashlib.sha256(new).hexdigest()
         once = Once(caller.namespace, idempotency_key, "write_file", path, digest, how, expected_version)
+        self._core.database.check_writable()  # before the lock, which would be made anew where the directory is gone
         # One writer of files at a time, over all processes: a version is committed first, then put in its place.
         with self._core.files_lock.held():
             with self._core.database.read() as tx:
@@ -139,22 +150,33 @@ class Files(Part):
         _allow(path, present, how, expected_version)
         there = workspace.read(path) if present.on_disk is not None and (present.external or how == "append") else b""
         if present.external:
-            workspace.keep(path, _kept_as(present.version, present.sha256), there)
+            workspace.keep(path, files.kept_as(present.version, present.sha256), there)
         data = there + new if how == "append" else new
         version = present.version + 1
         receipt = FileReceipt(path, version, len(data), created=present.on_disk is None)
         with workspace.replacing(path, data) as replace:
             # Kept before the commit, so that a crash after it loses nothing: the next writer puts it in its place.
-            workspace.keep(path, _kept_as(version, hashlib.sha256(data).hexdigest()), data)
+            workspace.keep(path, files.kept_as(version, hashlib.sha256(data).hexdigest()), data)
             with self._core.database.write() as tx:
                 if present.external:
                     self._record(tx, caller, path, there, present.version, "external_change")
                 self._record(tx, caller, path, data, version, "write_file")
                 once.keep(tx, receipt, times.now())
-            replace()
-        with self._core.database.write_derived() as tx:
-            files.note_placed(tx, caller.namespace, path, _mtime_us(workspace.stat(path)))
+            # Committed and kept: whatever fails from here on, readers get this version, and the next writer places it.
+            try:
+                replace()
+            except OSError as exc:
+                log.warning("version %d of a file is stored, and not yet in its place: %s", version, exc.strerror)
+                return receipt
+        try:
+            self._note_placed(workspace, caller.namespace, path)
+        except Unavailable as exc:
+            log.warning("version %d of a file is stored, and noted as such by the next writer: %s", version, exc)
         return receipt
+
+    def _note_placed(self, workspace: Workspace, namespace: str, path: str) -> None:
+        with self._core.database.write_derived() as tx:
+            files.note_placed(tx, namespace, path, mtime_us(workspace.stat(path)))
 
     def _settled(self, workspace: Workspace, namespace: str, path: str) -> _Present:
         """Return the file as it is, after finishing what a crash left between commit and replacing."""
@@ -162,9 +184,8 @@ class Files(Part):
             present = _present(tx, workspace, namespace, path)
         if not present.unplaced:
             return present
-        workspace.write(path, workspace.read_version(path, _kept_as(present.version, present.sha256)))
-        with self._core.database.write_derived() as tx:
-            files.note_placed(tx, namespace, path, _mtime_us(workspace.stat(path)))
+        workspace.write(path, workspace.read_version(path, files.kept_as(present.version, present.sha256)))
+        self._note_placed(workspace, namespace, path)
         with self._core.database.read() as tx:
             return _present(tx, workspace, namespace, path)
 
@@ -210,20 +231,17 @@ class Files(Part):
         file = files.StoredFile(path, version, len(data), hashlib.sha256(data).hexdigest(), mtime_us=0)
         files.put(tx, caller.namespace, file, at=now, seq=seq)
         passages.remove(tx, caller.namespace, "file", path)
-        passages.add(tx, _sections(caller.namespace, path, data, version, seq, now))
+        passages.add(tx, sections(caller.namespace, path, data, version, seq, now))
 
 
 def _present(reader: Reader, workspace: Workspace, namespace: str, path: str) -> _Present:
     row = files.get(reader, namespace, path)
-    try:
-        on_disk = workspace.stat(path)
-    except NotFound:
-        on_disk = None
+    on_disk = _on_disk(workspace, path)
     if row is None:
         return (
             _Present(0, None, "") if on_disk is None else _Present(1, on_disk, _digest(workspace, path), external=True)
         )
-    if on_disk is not None and on_disk.bytes == row.bytes and _mtime_us(on_disk) == row.mtime_us:
+    if on_disk is not None and on_disk.bytes == row.bytes and mtime_us(on_disk) == row.mtime_us:
         return _Present(row.version, on_disk, row.sha256)
     sha256 = _digest(workspace, path) if on_disk is not None else None
     if sha256 == row.sha256:
@@ -235,14 +253,16 @@ def _present(reader: Reader, workspace: Workspace, namespace: str, path: str) ->
     return _Present(row.version + 1, on_disk, sha256, external=True)
 
 
+def _on_disk(workspace: Workspace, path: str) -> FileStat | None:
+    try:
+        return workspace.stat(path)
+    except NotFound:
+        return None
+
+
 def _digest(workspace: Workspace, path: str) -> str:
     with workspace.open(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _kept_as(version: int, sha256: str) -> str:
-    """Return the name a version is kept under: with its content, so that a write that failed leaves no wrong one."""
-    return f"{version}-{sha256[:16]}"
 
 
 def _allow(path: str, present: _Present, mode: WriteMode, expected_version: int | None) -> None:
@@ -259,7 +279,7 @@ def _allow(path: str, present: _Present, mode: WriteMode, expected_version: int 
         )
 
 
-def _sections(namespace: str, path: str, data: bytes, version: int, seq: int, now: str) -> list[passages.NewPassage]:
+def sections(namespace: str, path: str, data: bytes, version: int, seq: int, now: str) -> list[passages.NewPassage]:
     """Return the passages of a text file; none for one that is not text, or too large to search."""
     if len(data) > MAX_INDEXED_FILE_BYTES or b"\0" in data:
         return []
@@ -286,5 +306,5 @@ def _sections(namespace: str, path: str, data: bytes, version: int, seq: int, no
     return found
 
 
-def _mtime_us(stat: FileStat) -> int:
+def mtime_us(stat: FileStat) -> int:
     return int(stat.modified.timestamp() * 1_000_000)

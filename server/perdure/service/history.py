@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sqlmodel import Session
 
 from perdure import chunking, ranking
-from perdure.errors import InvalidInput
+from perdure.errors import Damaged, InvalidInput
 from perdure.service import checks, cursors, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
-from perdure.store import Reader, episodes, memories, passages, reader_of
+from perdure.store import Reader, episodes, memories, passages, reader_of, salvage, states
 from perdure.tables import EpisodeRow, PassageRow
 from perdure.types import (
     MAX_LIMIT,
@@ -27,7 +28,7 @@ from perdure.types import (
     Turn,
 )
 
-KINDS = ("turn", "remember", "forget", "undo_forget", "write_file", "external_change")
+KINDS = ("turn", "remember", "forget", "undo_forget", "set_state", "write_file", "external_change")
 ROLES_LIMIT = 80
 EPISODE_FRAME = 40  # characters counted per episode besides its text
 
@@ -54,40 +55,11 @@ class History(Part):
             # One turn gains a new neighbour, and its own neighbours before it make up the rest of its context.
             before = episodes.last_turns(tx, caller.namespace, label, ranking.CONTEXT_BEFORE + 1)
             numbers = episodes.append(tx, new)
-            self._index_turns(tx, caller.namespace, before, new, numbers)
+            index_turns(tx, caller.namespace, before, new, numbers)
             receipt = Appended(label, numbers[0], numbers[-1])
             once.keep(tx, receipt, now)
         self._core.indexer.wake()
         return receipt
-
-    def _index_turns(
-        self, tx: Session, namespace: str, before: list[EpisodeRow], new: list[EpisodeRow], numbers: list[int]
-    ) -> None:
-        """Store the turns as passages, each with its neighbours; the last turn before them gains its next."""
-        texts = [row.content or "" for row in before] + [episode.content or "" for episode in new]
-        start = len(before)
-        fresh: list[passages.NewPassage] = []
-        for n, (episode, seq) in enumerate(zip(new, numbers, strict=True), start):
-            author = episode.name or episode.role or ""
-            words = chunking.words(texts[n])
-            row = PassageRow(
-                namespace=namespace,
-                type="turn",
-                subject=str(seq),
-                seq=seq,
-                at=episode.at,
-                thread=episode.thread,
-                author=author,
-                words=words,
-            )
-            body = f"[{times.day_in_words(episode.at)}] {author}: {texts[n]}"
-            fresh.append(passages.NewPassage(row, body, _context(texts, n, words), chunking.split(texts[n])))
-        passages.add(tx, fresh)
-        passages.note_authors(tx, namespace, (new.row.author or "" for new in fresh))
-        if before:
-            for row in passages.of_subject(tx, namespace, "turn", str(before[-1].seq)):
-                assert row.id is not None
-                passages.set_context(tx, row.id, _context(texts, start - 1, row.words))
 
     def list_history(
         self,
@@ -112,10 +84,10 @@ class History(Part):
         first, last = since and times.parse(since, "since"), until and times.parse_end(until, "until")
         request = cursors.digest(caller.namespace, "list_history", label, list(wanted), first, last, newest)
         after, first_page = cursors.read(cursor, request)
-        with self._core.database.read() as tx:
-            if "thread" in wanted:
-                if len(wanted) > 1 or label is not None:
-                    raise InvalidInput('kinds=["thread"] lists the threads; leave out other kinds and thread.')
+        if "thread" in wanted:
+            if len(wanted) > 1 or label is not None:
+                raise InvalidInput('kinds=["thread"] lists the threads; leave out other kinds and thread.')
+            with self._core.database.read() as tx:
                 until_seq = first_page[0] if first_page else episodes.newest(tx, caller.namespace)
                 threads = episodes.threads(
                     tx,
@@ -127,20 +99,87 @@ class History(Part):
                     after=after,
                     limit=limit + 1,
                 )
-                return _threads_page(threads, request, limit, max_chars, until_seq)
-            found = episodes.page(
-                tx,
-                caller.namespace,
-                thread=label,
-                kinds=wanted,
-                since=first,
-                until=last,
-                newest_first=newest,
-                after=after,
-                limit=limit + 1,
-            )
-            shown = _with_statements(tx, caller.namespace, found[:limit])
-        return _episodes_page(shown, request, more=len(found) > limit, max_chars=max_chars)
+            return _threads_page(threads, request, limit, max_chars, until_seq)
+        asked = _Asked(label, wanted, first, last, newest, after, limit)
+        found, degraded = self._episodes(caller.namespace, asked)
+        more = len(found) > limit
+        return replace(_episodes_page(found[:limit], request, more=more, max_chars=max_chars), degraded=degraded)
+
+    def _episodes(self, namespace: str, asked: _Asked) -> tuple[list[Episode], tuple[str, ...]]:
+        """Return one episode more than was asked for, if there is, and what to say if some cannot be read."""
+        try:
+            with self._core.database.read() as tx:
+                found = episodes.page(
+                    tx,
+                    namespace,
+                    thread=asked.thread,
+                    kinds=asked.kinds,
+                    since=asked.since,
+                    until=asked.until,
+                    newest_first=asked.newest_first,
+                    after=asked.after,
+                    limit=asked.limit + 1,
+                )
+                return _with_statements(tx, namespace, found), ()
+        except Damaged:
+            pass
+        salvaged = salvage.Salvaged()
+        with self._core.database.read() as tx:
+            all_left = salvage.episodes(tx, namespace, salvaged, newest_first=asked.newest_first, after=asked.after)
+            left = itertools.islice(filter(asked.wants, all_left), asked.limit + 1)
+            shown = [replace(episode, at=times.show(episode.at)) for episode in left]
+        return shown, (salvaged.said(),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What list_history was asked for; times in the stored form."""
+
+    thread: str | None
+    kinds: tuple[str, ...]
+    since: str | None
+    until: str | None
+    newest_first: bool
+    after: int | None
+    limit: int
+
+    def wants(self, episode: Episode) -> bool:
+        return (
+            (self.thread is None or episode.thread == self.thread)
+            and (not self.kinds or episode.kind in self.kinds)
+            and (self.since is None or episode.at >= self.since)
+            and (self.until is None or episode.at < self.until)
+        )
+
+
+def index_turns(
+    tx: Session, namespace: str, before: list[EpisodeRow], new: list[EpisodeRow], numbers: list[int]
+) -> None:
+    """Store the turns as passages, each with its neighbours; the last turn before them gains its next."""
+    texts = [row.content or "" for row in before] + [episode.content or "" for episode in new]
+    start = len(before)
+    fresh: list[passages.NewPassage] = []
+    for n, (episode, seq) in enumerate(zip(new, numbers, strict=True), start):
+        author = episode.name or episode.role or ""
+        words = chunking.words(texts[n])
+        row = PassageRow(
+            namespace=namespace,
+            type="turn",
+            subject=str(seq),
+            seq=seq,
+            at=episode.at,
+            thread=episode.thread,
+            author=author,
+            words=words,
+        )
+        body = f"[{times.day_in_words(episode.at)}] {author}: {texts[n]}"
+        fresh.append(passages.NewPassage(row, body, _context(texts, n, words), chunking.split(texts[n])))
+    passages.add(tx, fresh)
+    passages.note_authors(tx, namespace, (new.row.author or "" for new in fresh))
+    if before:
+        for row in passages.of_subject(tx, namespace, "turn", str(before[-1].seq)):
+            assert row.id is not None
+            passages.set_context(tx, row.id, _context(texts, start - 1, row.words))
 
 
 def _episode(caller: Principal, thread: str, turn: Turn, n: int, now: str) -> EpisodeRow:
@@ -164,13 +203,16 @@ def _context(texts: Sequence[str], n: int, own_words: int) -> str:
 
 
 def _with_statements(tx: Reader, namespace: str, found: Sequence[Episode]) -> list[Episode]:
-    """Show what was remembered, unless it was forgotten since: forgetting hides it here too."""
+    """Show what was remembered or set. What was forgotten since is not: forgetting hides it here too."""
     ids = [episode.subject for episode in found if episode.kind == "remember" and episode.subject]
     rows = memories.load(tx, namespace, ids) if ids else {}
+    set_by = states.of_episodes(tx, namespace, [episode.seq for episode in found if episode.kind == "set_state"])
     shown: list[Episode] = []
     for episode in found:
         row = rows.get(episode.subject or "")
         content = row.content if row is not None else episode.content
+        if episode.seq in set_by:
+            content = set_by[episode.seq] or "deleted"
         shown.append(replace(episode, content=content, at=times.show(episode.at)))
     return shown
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -14,7 +15,7 @@ from sqlmodel import Session, col
 
 from perdure import chunking, types
 from perdure.embedders import Vector
-from perdure.errors import Conflict, InvalidInput, NotFound, Refused
+from perdure.errors import Conflict, InvalidInput, NotFound, Refused, Unavailable
 from perdure.pending import Made
 from perdure.service import checks, times
 from perdure.service.core import Part
@@ -22,6 +23,8 @@ from perdure.service.receipts import Once
 from perdure.store import episodes, memories, passages, reader_of, vectors
 from perdure.tables import EpisodeRow, MemoryRow, PassageRow
 from perdure.types import Forgotten, Principal, Receipt, Similar, Span
+
+log = logging.getLogger(__name__)
 
 RECOVERABLE_DAYS = 30
 UNSAID_KIND = "note"  # of a memory whose caller named none
@@ -113,30 +116,13 @@ class Memories(Part):
             subject=row.id,
         )
         (row.seq,) = episodes.append(tx, [episode])
-        tags = memories.tags_of(row.tags)
-        memories.add(tx, row, tags)
+        memories.add(tx, row, memories.tags_of(row.tags))
         if after and any(holder is same or _dated_later(holder, row) for holder in holders):
             # Brought in later than what it came before: the key keeps its newer value, and as_of finds this one.
             row.superseded_by, row.superseded_at, holders = after.id, after.at, []
         replaced = list({old.id: old for old in (*named, *holders, *then)}.values())
         _supersede(tx, replaced, row.id, row.at)
-        passage = PassageRow(
-            namespace=row.namespace,
-            type="memory",
-            subject=row.id,
-            seq=row.seq,
-            at=row.at,
-            thread=row.thread,
-            key=row.key,
-            kind=row.kind,
-            words=chunking.words(row.content),
-            expires_at=row.expires_at,
-            superseded_at=row.superseded_at,
-        )
-        # The key and the tags are words a question may use though the statement does not.
-        body = f"[{times.day_in_words(row.at)}] {row.content}\n{row.key or ''} {' '.join(tags)}"
-        new = passages.NewPassage(passage, body, "", pieces)
-        chunks = passages.add(tx, [new])[0]
+        chunks = passages.add(tx, [passage_of(row, pieces)])[0]
         return Receipt(id=row.id, created=True, superseded=tuple(old.id for old in replaced)), chunks
 
     def _again(self, tx: Session, same: MemoryRow, row: MemoryRow, replaced: list[MemoryRow]) -> Receipt:
@@ -188,7 +174,12 @@ class Memories(Part):
             return replace(receipt, indexed=True)  # by words, which is all there is
         made = making.result() if making is not None else None
         if made is not None and indexer.store(chunks, made):
-            return replace(receipt, similar=self._similar(row, made.vectors[0], made.model), indexed=True)
+            receipt = replace(receipt, indexed=True)
+            try:
+                return replace(receipt, similar=self._similar(row, made.vectors[0], made.model))
+            except Unavailable as exc:
+                log.warning("similar memories were not looked for: %s", exc)
+                return receipt
         indexer.wake()
         return receipt
 
@@ -228,6 +219,7 @@ class Memories(Part):
         key: str | None = None,
         reason: str | None = None,
         undo: bool = False,
+        idempotency_key: str | None = None,
     ) -> Forgotten:
         """Hide a memory everywhere at once, or bring it back within 30 days. Raises NotFound, Refused, Conflict."""
         caller.require("memory:write")
@@ -235,8 +227,11 @@ class Memories(Part):
             raise InvalidInput("Pass either id or key of the memory to forget.")
         if reason is not None:
             checks.storable(reason, "reason")
+        once = Once(caller.namespace, idempotency_key, "forget", id, key, undo)
         now = times.now()
-        with self._core.database.write() as tx:
+        with self._core.database.write(spend_reserve=not undo) as tx:
+            if (first := once.first(reader_of(tx))) is not None:
+                return Forgotten(**first)
             row = self._to_forget(tx, caller.namespace, id, checks.key(key), undo=undo)
             if undo:
                 self._bring_back(tx, row, now)
@@ -255,7 +250,9 @@ class Memories(Part):
             )
             episodes.append(tx, [episode])
             until = None if row.forgotten_at is None else times.later(row.forgotten_at, RECOVERABLE_DAYS)
-            return Forgotten(row.id, not undo, times.show(until) if until else None)
+            answer = Forgotten(row.id, not undo, times.show(until) if until else None)
+            once.keep(tx, answer, now)
+            return answer
 
     def _to_forget(self, tx: Session, namespace: str, id: str | None, key: str | None, *, undo: bool) -> MemoryRow:
         if id is not None:
@@ -282,6 +279,28 @@ class Memories(Part):
             raise Conflict(f"{same.id} says the same now, so there is nothing to bring back.")
         row.forgotten_at = None
         _mark_passages(tx, row, hidden=False)
+
+
+def passage_of(row: MemoryRow, pieces: list[Span]) -> passages.NewPassage:
+    """Return what recall searches of a memory."""
+    passage = PassageRow(
+        namespace=row.namespace,
+        type="memory",
+        subject=row.id,
+        seq=row.seq,
+        at=row.at,
+        thread=row.thread,
+        key=row.key,
+        kind=row.kind,
+        words=chunking.words(row.content),
+        hidden=row.forgotten_at is not None,
+        expires_at=row.expires_at,
+        superseded_at=row.superseded_at,
+    )
+    # The key and the tags are words a question may use though the statement does not.
+    tags = " ".join(memories.tags_of(row.tags))
+    body = f"[{times.day_in_words(row.at)}] {row.content}\n{row.key or ''} {tags}"
+    return passages.NewPassage(passage, body, "", pieces)
 
 
 def _stated_before(tx: Session, row: MemoryRow, now: str) -> MemoryRow | None:

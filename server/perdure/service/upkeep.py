@@ -13,6 +13,11 @@ from perdure.service.core import Part
 from perdure.store import passages, vectors
 from perdure.types import Principal
 
+REFUSED = (
+    "the model embeds other texts and not these; they are found by words alone, and it is asked again within the hour."
+    " `perdure reindex` asks at once; another embedder.model may take them"
+)
+
 
 class Upkeep(Part):
     """How the store is, and how to make its derived parts anew."""
@@ -37,12 +42,15 @@ class Upkeep(Part):
                 min_chunks=core.settings.index.min_chunks,
                 always=core.settings.namespace,
             )
+            refused = vectors.count_refused(tx, caller.namespace) if answering is not None else 0
             building = indexer.build.progress(tx)
+            rebuilding = vectors.rebuilding(tx, caller.namespace, state.generation)
             schema = migrations.schema_version(tx)
         return {
             "namespace": caller.namespace,
             "agent": caller.agent,
             "data_dir": str(core.settings.data_dir),
+            "read_only": core.database.read_only,
             "stored": counts,
             "pending": {"embedding": pending, "index": not_indexed if core.settings.index.kind != "none" else 0},
             "embedder": {
@@ -51,11 +59,14 @@ class Upkeep(Part):
                 "trouble": indexer.trouble(state) or missing_model(core.settings.embedder),
                 "hint": indexer.hint(state),
             },
+            **({"refused": {"pieces": refused, "hint": REFUSED}} if refused else {}),
             **({"building": f"{building.model}: {building.done:,} of {building.total:,}"} if building else {}),
             "index": {
                 "kind": core.settings.index.kind,
                 "generation": state.generation,
                 "trouble": indexer.index.of(state.model).trouble if indexer.index else None,
+                "rebuilding": rebuilding and indexer.index is not None,
+                "set_aside": indexer.index.client(state.model).kept_aside() if indexer.index else [],
             },
             "workers": indexer.workers(state),
             "versions": {
@@ -75,7 +86,8 @@ class Upkeep(Part):
         caller.require("memory:write")
         done = self._core.indexer.rebuild(progress or (lambda done, total: None))
         now = self.status(caller)
-        return {"chunks": done, "model": now["embedder"]["model"], **now["index"]}
+        refused = {"refused": now["refused"]} if "refused" in now else {}
+        return {"chunks": done, "model": now["embedder"]["model"], **now["index"], **refused}
 
     def close(self) -> None:
         """End the sweep and let go of the stores; what is pending stays pending."""

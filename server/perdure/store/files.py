@@ -21,6 +21,26 @@ class StoredFile:
     mtime_us: int  # 0 until the bytes are known to be in their place
 
 
+@dataclass(frozen=True, slots=True)
+class StoredVersion:
+    """One version a file had. `seq` is the episode that made it."""
+
+    version: int
+    bytes: int
+    sha256: str
+    at: str
+    seq: int
+
+    @property
+    def keep(self) -> str:
+        return kept_as(self.version, self.sha256)
+
+
+def kept_as(version: int, sha256: str) -> str:
+    """Return the name a version is kept under: with its content, so that a write that failed leaves no wrong one."""
+    return f"{version}-{sha256[:16]}"
+
+
 def get(reader: Reader, namespace: str, path: str) -> StoredFile | None:
     statement = "SELECT path, version, bytes, sha256, mtime_us FROM file WHERE namespace = ? AND path = ?"
     row = reader.execute(statement, (namespace, path)).fetchone()
@@ -32,6 +52,20 @@ def digest_of(reader: Reader, namespace: str, path: str, version: int) -> str | 
     statement = "SELECT sha256 FROM file_version WHERE namespace = ? AND path = ? AND version = ?"
     row = reader.execute(statement, (namespace, path, version)).fetchone()
     return row[0] if row else None
+
+
+def history(reader: Reader, namespace: str, path: str) -> list[StoredVersion]:
+    """Return every version of a file, the oldest first."""
+    statement = (
+        "SELECT version, bytes, sha256, at, seq FROM file_version WHERE namespace = ? AND path = ? ORDER BY version"
+    )
+    return [StoredVersion(*row) for row in reader.execute(statement, (namespace, path))]
+
+
+def is_unplaced(reader: Reader, namespace: str, path: str) -> bool:
+    """Return whether the bytes of the present version are not known to be in their place."""
+    row = get(reader, namespace, path)
+    return row is not None and row.mtime_us == 0
 
 
 def note_placed(tx: Session, namespace: str, path: str, mtime_us: int) -> None:

@@ -139,6 +139,8 @@ def remove(tx: Session, namespace: str, type: str, subject: str) -> None:
     ids = json.dumps([row.id for row in of_subject(tx, namespace, type, subject)])
     connection = tx.connection()
     for statement in (
+        # No index was ever given what has no vector.
+        "DELETE FROM chunk WHERE embedding IS NULL AND passage_id IN (SELECT value FROM json_each(:ids))",
         "UPDATE chunk SET deleted = 1, embedding = NULL, passage_id = NULL"
         " WHERE passage_id IN (SELECT value FROM json_each(:ids))",
         "DELETE FROM passage_fts WHERE rowid IN (SELECT value FROM json_each(:ids))",

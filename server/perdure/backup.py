@@ -1,0 +1,189 @@
+"""Backup of a whole data directory while others write, and the way back."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from urllib.parse import quote
+
+from perdure import archive, migrations
+from perdure.archive import DATABASE, SETTINGS, Manifest, Writer
+from perdure.directory import SETTINGS_OF_BACKUP, held, held_alone, replace_content
+from perdure.errors import NotFound, Refused, Unavailable
+from perdure.settings import NAME
+from perdure.snapshots import FileThen, files_then, passed_over
+from perdure.store import Reader, files
+from perdure.workspace import Workspace, version_place
+
+STAGED = ".restoring-"
+
+
+@dataclass(frozen=True, slots=True)
+class BackedUp:
+    """What a backup holds. `problems` could not be saved whole; `left_out` is among the files and is none of ours."""
+
+    file: str
+    bytes: int
+    rows: dict[str, int]
+    problems: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What is in place now, and where the former content lies; `problems` are those the backup was made with."""
+
+    made_at: str
+    rows: dict[str, int]
+    files: bool
+    former: str
+    settings: str | None
+    problems: tuple[str, ...]
+
+
+def back_up(directory: Path, out: Path, settings: str) -> BackedUp:
+    """Write database, files and `settings` into the new file `out`, which is on disk when this returns.
+
+    Writers go on meanwhile. The database is that of one moment, and every version of a file it knows is there. Raises
+    NotFound without a store, Refused if `out` exists, Unavailable.
+    """
+    database = directory / DATABASE
+    if not database.exists():
+        raise NotFound(f"There is no store in {directory}. PERDURE_DATA_DIR or --data-dir names another directory.")
+    with held(directory), archive.written(out) as (new, room):
+        at = archive.stamp()
+        archive.copy_database(database, room / DATABASE)
+        with closing(new.add_database(room / DATABASE)) as copy:
+            new.add(SETTINGS, BytesIO(settings.encode()))
+            problems: list[str] = []
+            left_out = [path.name for path in _workspaces(directory) if not (path.is_dir() and _is_name(path.name))]
+            for namespace in _namespaces(directory, copy):
+                root, seen = directory / "workspace" / namespace, set[str]()
+                with closing(Workspace(root)) as workspace:
+                    for file in files_then(copy, _opener(database), workspace, namespace):
+                        problems += _add_files(new, workspace, namespace, file)
+                        seen.add(file.path)
+                left_out += [f"{namespace}: {path}" for path in passed_over(root, seen)]
+            manifest = new.finish(copy, at, workspace=True, problems=problems)
+    return BackedUp(str(out), out.stat().st_size, manifest.counts, tuple(problems), tuple(left_out))
+
+
+def restore(directory: Path, file: Path) -> Restored:
+    """Put the content of a backup in place of what `directory` holds, which is moved aside.
+
+    All of it is checked first: until then nothing changes. Raises InvalidInput, Refused while anything uses the
+    directory, Unavailable.
+    """
+    try:
+        return _restore(directory, file)
+    except OSError as exc:
+        raise Unavailable(f"{exc.filename or directory} cannot be used: {exc.strerror}. Nothing was replaced.") from exc
+
+
+def _restore(directory: Path, file: Path) -> Restored:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with held_alone(directory):
+        for former in directory.glob(f"{STAGED}*"):
+            shutil.rmtree(former)  # of a restore that was killed while it unpacked
+        staged = directory / f"{STAGED}{secrets.token_hex(6)}"
+        try:
+            manifest = archive.unpack(file, staged)
+            _check(staged, manifest)
+            if manifest.workspace:
+                (staged / "workspace").mkdir(
+                    mode=0o700, exist_ok=True
+                )  # also one without a file replaces what is there
+            if SETTINGS in manifest.sha256:
+                (staged / SETTINGS).rename(staged / SETTINGS_OF_BACKUP)
+            former = replace_content(directory, staged, archive.stamp())
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)  # gone by now, unless something failed
+    settings = directory / SETTINGS_OF_BACKUP
+    return Restored(
+        manifest.made_at,
+        manifest.counts,
+        manifest.workspace,
+        str(former),
+        str(settings) if SETTINGS in manifest.sha256 else None,
+        tuple(manifest.problems),
+    )
+
+
+def _namespaces(directory: Path, copy: Reader) -> list[str]:
+    known = {row[0] for row in copy.execute("SELECT DISTINCT namespace FROM file")}
+    return sorted(known | {path.name for path in _workspaces(directory) if path.is_dir() and _is_name(path.name)})
+
+
+def _workspaces(directory: Path) -> Iterable[Path]:
+    folder = directory / "workspace"
+    return sorted(folder.iterdir()) if folder.is_dir() else ()
+
+
+def _is_name(name: str) -> bool:
+    return re.match(NAME, name) is not None
+
+
+def _opener(database: Path) -> Callable[[], AbstractContextManager[Reader]]:
+    return lambda: closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True))
+
+
+def _add_files(new: Writer, workspace: Workspace, namespace: str, file: FileThen) -> Generator[str]:
+    """Add a file with its versions; yield what could not be added whole."""
+    place = f"workspace/{namespace}"
+    for version in file.versions:
+        try:
+            with workspace.open_version(file.path, version.keep) as source:
+                digest = new.add(f"{place}/{version_place(file.path, version.keep)}", source)
+        except (NotFound, Refused):
+            yield f"{namespace}: version {version.version} of {file.path} is missing"
+        else:
+            if digest != version.sha256:
+                yield f"{namespace}: version {version.version} of {file.path} is damaged"
+    if file.placed == "unreadable":
+        yield f"{namespace}: {file.path} cannot be read"
+    if file.placed in ("version", "outside"):
+        yield from _add_present(new, workspace, namespace, file)
+
+
+def _add_present(new: Writer, workspace: Workspace, namespace: str, file: FileThen) -> Generator[str]:
+    # As the copied database knows it, though a later version may stand there by now.
+    keep = file.versions[-1].keep if file.placed == "version" else None
+    try:
+        with workspace.open_version(file.path, keep) if keep else workspace.open(file.path, any_size=True) as source:
+            new.add(f"workspace/{namespace}/files/{file.path}", source)
+    except (NotFound, Refused):
+        if keep:  # said above
+            return
+        yield f"{namespace}: {file.path} went away while the backup was made"
+
+
+def _check(staged: Path, manifest: Manifest) -> None:
+    """Raise Refused unless the database is whole, of a schema this program reads, and finds the bytes of its files."""
+    with closing(archive.open_copy(staged / DATABASE)) as database:
+        if manifest.revision > migrations.HEAD or migrations.schema_version(database) != manifest.revision:
+            raise Refused(
+                f"This backup has schema {manifest.revision}; this program reads up to {migrations.HEAD}."
+                " Use the newer perdure that made it."
+            )
+        if migrations.counts(database) != manifest.counts:
+            raise Refused("The database of this backup has other rows than its manifest counts. Use another backup.")
+        if not manifest.workspace:
+            return
+        for namespace, path, version, sha256 in database.execute(
+            "SELECT namespace, path, version, sha256 FROM file_version"
+        ):
+            name = f"workspace/{namespace}/{version_place(path, files.kept_as(version, sha256))}"
+            if manifest.sha256.get(name) != sha256 and not manifest.problems:
+                raise Refused(f"This backup lacks version {version} of {path} in {namespace}. Use another backup.")
+        for namespace, path, mtime_us in database.execute("SELECT namespace, path, mtime_us FROM file"):
+            place = staged / "workspace" / namespace / "files" / path
+            if place.is_file():
+                os.utime(place, ns=(mtime_us * 1000, mtime_us * 1000))  # or each reader would compare all its bytes

@@ -1,0 +1,154 @@
+"""The commands that keep a store safe and carry it elsewhere: backup, restore, export, import."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.cli.commands import AsJson, app, settings_as_toml
+from perdure.cli.output import note, progress_bar, show, visible
+from perdure.cli.root import session, settings_of
+from perdure.disk import sync
+from perdure.errors import InvalidInput, Refused, Unavailable
+from perdure.settings import NAME
+from perdure.types import Imported
+
+if TYPE_CHECKING:
+    from perdure.backup import BackedUp, Restored
+
+
+@app.command()
+def backup(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(help="The file to make; one that exists is never replaced.")],
+    as_json: AsJson = False,
+) -> None:
+    """Save database, files and settings of all namespaces in one file, while servers go on."""
+    # Imported here, as the service is elsewhere: --help and a wrong option answer without loading the engine.
+    from perdure.backup import back_up
+
+    settings = settings_of(ctx)
+    done = back_up(settings.data_dir, file.absolute(), settings_as_toml(settings))
+    show(done, as_json, _show_backed_up)
+    if done.problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def restore(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(help="A file that backup made, or one from the folder backups.")],
+    as_json: AsJson = False,
+) -> None:
+    """Put a backup in place of what the data directory holds, which is moved aside. No server may run."""
+    from perdure.backup import restore
+
+    show(restore(settings_of(ctx).data_dir, file.absolute()), as_json, _show_restored)
+
+
+@app.command()
+def export(
+    ctx: typer.Context,
+    out: Annotated[Path | None, typer.Option(help="The file to make. Default: stdout.")] = None,
+    all_namespaces: Annotated[bool, typer.Option(help="Everything, and not one namespace alone.")] = False,
+) -> None:
+    """Write what is stored as lines of JSON, with its history and all versions of files; docs/export.md says how."""
+    with session(ctx) as (service, caller):
+        if out is None:
+            done = service.export(caller, sys.stdout.buffer, all_namespaces=all_namespaces)
+            sys.stdout.buffer.flush()
+        else:
+            with _new_file(out) as file:
+                done = service.export(caller, file, all_namespaces=all_namespaces)
+    note(f"Exported: {_counted(done.lines)}")
+    for problem in done.problems:
+        note(f"Not exported whole: {visible(problem)}")
+    if done.problems:
+        raise typer.Exit(1)
+
+
+@app.command("import")
+def import_(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(help="What export wrote; - reads stdin.")],
+    into: Annotated[str | None, typer.Option(help="The namespace it goes to. Default: the one it came from.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add what another store exported, all or nothing; what is here already is left as it is."""
+    if into is not None and not re.match(NAME, into):
+        raise InvalidInput(f"--into {into!r} is no namespace: letters, digits, _ and -, at most 80.")
+    with _opened(file) as source, session(ctx) as (service, caller), progress_bar("Importing") as advance:
+        size = 0 if source is sys.stdin.buffer else os.fstat(source.fileno()).st_size
+        done = service.import_lines(caller, source, into=into, progress=lambda read: advance(read, max(size, read)))
+    show(done, as_json, _show_imported)
+
+
+@contextmanager
+def _new_file(path: Path) -> Generator[IO[bytes]]:
+    """Give a new file that is on disk when the block ends, and gone if it raises."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError as exc:
+        raise Refused(f"{path} exists. An export replaces nothing; give another name, or move it away.") from exc
+    except OSError as exc:
+        raise Unavailable(f"{path} cannot be written: {exc.strerror}. Give another name.") from exc
+    try:
+        with os.fdopen(fd, "wb") as file:
+            yield file
+            file.flush()
+            sync(fd)
+    except OSError as exc:
+        path.unlink()
+        raise Unavailable(f"{path} cannot be written: {exc.strerror}. There is no export.") from exc
+    except BaseException:
+        path.unlink()
+        raise
+
+
+@contextmanager
+def _opened(path: Path) -> Generator[IO[bytes]]:
+    if str(path) == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file = path.open("rb")
+    except OSError as exc:
+        raise InvalidInput(f"{path} cannot be read: {exc.strerror}.") from exc
+    with file:
+        yield file
+
+
+def _show_imported(done: Imported) -> None:
+    typer.echo(f"Added: {_counted(done.added) or 'nothing'}. Here already: {_counted(done.present) or 'nothing'}.")
+    for kept in done.kept:
+        note(f"Differs here, and was left as it is: {visible(kept)}")
+
+
+def _show_backed_up(done: BackedUp) -> None:
+    typer.echo(f"{done.file}: {done.bytes:,} bytes, {_counted(done.rows)}")
+    for left in done.left_out:
+        note(f"Left out, as Perdure does not read it: {visible(left)}")
+    for problem in done.problems:
+        note(f"Not saved whole: {visible(problem)}")
+
+
+def _show_restored(done: Restored) -> None:
+    typer.echo(f"In place is the backup of {done.made_at}: {_counted(done.rows)}")
+    note(f"What was there before lies in {done.former}; delete it when nothing of it is missed.")
+    if not done.files:
+        note("This backup holds the database alone; the files are those that were there.")
+    if done.settings:
+        note(f"The settings it was made with, without secrets, are in {done.settings}; they are not in force.")
+    for problem in done.problems:
+        note(f"It was not saved whole: {visible(problem)}")
+
+
+def _counted(rows: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in rows.items())

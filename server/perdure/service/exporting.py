@@ -1,0 +1,113 @@
+"""export: everything of a namespace, as lines of JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from perdure.errors import NotFound, PerdureError
+from perdure.service.core import Part
+from perdure.service.exported import FORMAT, EpisodeLine, MemoryLine, ReceiptLine, StateLine, as_line, bytes_fields
+from perdure.settings import NAME
+from perdure.snapshots import FileThen, files_then
+from perdure.store import Reader, memories, transfer
+from perdure.store.files import StoredVersion
+from perdure.types import Exported, Principal
+from perdure.workspace import Workspace
+
+Fields = dict[str, Any]  # Any: JSON values
+
+
+@dataclass(slots=True)
+class _Sink:
+    """Where the lines go, with what the last one says of all before it."""
+
+    out: IO[bytes]
+    counts: Counter[str] = field(default_factory=Counter[str])
+    digest: Any = field(default_factory=hashlib.sha256)  # Any: hashlib does not name the type of its hashes
+
+    def write(self, type: str, fields: Fields) -> None:
+        line = as_line(type, fields)
+        self.out.write(line)
+        self.digest.update(line)
+        self.counts[type] += 1
+
+
+class Exporting(Part):
+    """What is stored, to be read by other programs, or by another store."""
+
+    def export(self, caller: Principal, out: IO[bytes], *, all_namespaces: bool = False) -> Exported:
+        """Write everything of the caller's namespace, or of all, as it is at one moment; see docs/export.md.
+
+        The same store gives the same bytes. Vectors are not in it: they are made anew.
+        """
+        caller.require("admin")
+        sink, problems = _Sink(out), list[str]()
+        sink.write("perdure-export", {"format": FORMAT})
+        with self._core.database.read() as reader:
+            for namespace in self._namespaces(reader) if all_namespaces else [caller.namespace]:
+                begun = False
+                for type, fields in self._lines(reader, namespace, problems):
+                    if not begun:
+                        sink.write("namespace", {"namespace": namespace})
+                    begun = True
+                    sink.write(type, fields)
+        counts = dict(sorted(sink.counts.items()))
+        out.write(as_line("end", {"counts": counts, "sha256": sink.digest.hexdigest()}))
+        return Exported(counts, tuple(problems))
+
+    def _namespaces(self, reader: Reader) -> list[str]:
+        folder = self._core.settings.data_dir / "workspace"
+        folders = folder.iterdir() if folder.is_dir() else ()
+        named = {path.name for path in folders if path.is_dir() and re.match(NAME, path.name)}
+        return sorted(named | transfer.namespaces(reader))
+
+    def _lines(self, reader: Reader, namespace: str, problems: list[str]) -> Iterator[tuple[str, Fields]]:
+        for row in transfer.rows(reader, "episode", EpisodeLine.columns(), namespace, "seq"):
+            yield "episode", row
+        for row in transfer.rows(reader, "memory", MemoryLine.columns(), namespace, "seq, id"):
+            row["tags"], row["metadata"] = memories.tags_of(row["tags"]), memories.metadata_of(row["metadata"])
+            yield "memory", row
+        for row in transfer.rows(reader, "state", StateLine.columns(), namespace, "key, version"):
+            yield "state", row
+        yield from self._files(reader, namespace, problems)
+        for row in transfer.rows(reader, "idempotency", ReceiptLine.columns(), namespace, "key"):
+            yield "receipt", row
+
+    def _files(self, reader: Reader, namespace: str, problems: list[str]) -> Iterator[tuple[str, Fields]]:
+        workspace = self._core.workspace_of(namespace)
+        for file in files_then(reader, self._core.database.read, workspace, namespace):
+            for version in file.versions:
+                yield "file_version", _version(workspace, namespace, file.path, version, problems)
+            yield from _file(workspace, namespace, file, problems)
+
+
+def _version(workspace: Workspace, namespace: str, path: str, version: StoredVersion, problems: list[str]) -> Fields:
+    fields = {"path": path, "version": version.version, "seq": version.seq, "at": version.at}
+    try:
+        carried = bytes_fields(workspace.read_version(path, version.keep))
+    except NotFound:
+        carried = {}
+    if carried.get("sha256") != version.sha256:
+        problems.append(f"{namespace}: version {version.version} of {path} is {'damaged' if carried else 'missing'}")
+        carried = {"bytes": version.bytes, "sha256": version.sha256}
+    return fields | carried
+
+
+def _file(workspace: Workspace, namespace: str, file: FileThen, problems: list[str]) -> Iterable[tuple[str, Fields]]:
+    last = file.versions[-1].version if file.versions else 0
+    fields: Fields = {"path": file.path, "version": last, "placed": file.placed}
+    if file.placed == "outside":
+        try:
+            return [("file", fields | bytes_fields(workspace.read(file.path)))]
+        except PerdureError as exc:  # too large for a line, or gone by now
+            problems.append(f"{namespace}: {exc}")
+    elif file.placed == "unreadable":
+        problems.append(f"{namespace}: {file.path} cannot be read")
+    else:
+        return [("file", fields)]
+    return [("file", fields | {"placed": "version"})] if last else []

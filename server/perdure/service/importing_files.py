@@ -1,0 +1,130 @@
+"""The files of an import: their versions kept, and what stood at each path put there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+
+from sqlmodel import Session
+
+from perdure.errors import Conflict, InvalidInput, NotFound
+from perdure.service.exported import FileLine, VersionLine, content_of
+from perdure.service.files import mtime_us, sections
+from perdure.store import files, passages, reader_of, transfer
+from perdure.workspace import Workspace
+
+WRITES = ("write_file", "external_change")
+KNOWN_US = 1  # a time that no file has: what lies at the path was looked at, and is not the version in SQL
+
+
+class FileImport:
+    """The files of one namespace. All versions of a path come before the line that says what stood there."""
+
+    def __init__(
+        self,
+        tx: Session,
+        workspace: Workspace,
+        namespace: str,
+        numbers: transfer.Numbers,
+        added: Counter[str],
+        present: Counter[str],
+        kept: list[str],
+    ) -> None:
+        self._tx, self._reader = tx, reader_of(tx)
+        self._workspace, self._namespace, self._numbers = workspace, namespace, numbers
+        self._added, self._present, self._kept = added, present, kept
+        self._path = ""
+        self._before: list[files.StoredVersion] = []
+        self._new: list[VersionLine] = []
+        self._last: bytes | None = None  # of the last new version
+        self._to_place: list[tuple[str, str, bool]] = []
+
+    def take(self, line: VersionLine | FileLine) -> None:
+        if line.path != self._path:
+            if self._new:
+                raise InvalidInput(f"{self._path} has versions and no line that says what stood there.")
+            self._path, self._before = line.path, files.history(self._reader, self._namespace, line.path)
+        if isinstance(line, VersionLine):
+            self._take_version(line)
+        else:
+            self._take_file(line)
+
+    def _take_version(self, line: VersionLine) -> None:
+        data = content_of(line)
+        if line.version <= len(self._before):
+            if self._before[line.version - 1].sha256 != line.sha256:
+                raise Conflict(f"version {line.version} of {line.path} is here already with another content.")
+            self._present[line.type] += 1
+            return
+        if line.version != len(self._before) + len(self._new) + 1:
+            raise InvalidInput(f"version: {line.version} of {line.path} does not follow the one before it.")
+        seq = self._numbers.of(line.seq)
+        if not transfer.follows(self._reader, self._namespace, seq, WRITES, line.path):
+            raise InvalidInput(f"seq: no event {line.seq} before it writes {line.path}.")
+        if data is not None:
+            # Before the commit: a version that no row names does no harm, a row without its bytes would.
+            self._workspace.keep(line.path, files.kept_as(line.version, line.sha256), data)
+        stored = files.StoredFile(line.path, line.version, line.bytes, line.sha256, mtime_us=KNOWN_US)
+        files.put(self._tx, self._namespace, stored, at=line.at, seq=seq)
+        self._new.append(line)
+        self._last = data
+        self._added[line.type] += 1
+
+    def _take_file(self, line: FileLine) -> None:
+        new, self._new = self._new, []
+        if line.version > len(self._before) + len(new):
+            raise InvalidInput(f"version: {line.version} of {line.path} is not among the versions before it.")
+        data = content_of(line)
+        if (data is None) != (line.placed != "outside"):
+            raise InvalidInput(f"placed: {line.path} carries its content if it was put there from outside, else not.")
+        if self._before and not new:
+            self._leave(line)
+            return
+        digest = line.sha256 if data is not None else new[-1].sha256 if new and line.placed == "version" else None
+        there = self._digest(line.path)
+        ours = {digest, self._before[-1].sha256} if self._before else {digest}
+        if there is not None and there not in ours:
+            raise Conflict(f"at {line.path} stands another file. Move it away, or import into another namespace.")
+        if data is not None and line.sha256 is not None:
+            keep = files.kept_as(line.version + 1, line.sha256)  # as the next writer will keep it
+            self._workspace.keep(line.path, keep, data)
+            self._to_place.append((line.path, keep, False))
+        elif new and self._last is not None and line.placed == "version":
+            self._to_place.append((line.path, files.kept_as(new[-1].version, new[-1].sha256), True))
+        if line.placed == "nothing" and there is not None:
+            self._kept.append(f"{self._namespace}: {line.path}")
+        self._search(new)
+        counts = self._added if new or there != digest else self._present
+        counts[line.type] += 1
+
+    def _leave(self, line: FileLine) -> None:
+        """Note whether a file that is here stands otherwise than there."""
+        self._present[line.type] += 1
+        here = self._digest(line.path)
+        told = self._before[line.version - 1].sha256 if line.placed == "version" else line.sha256
+        if here != told:
+            self._kept.append(f"{self._namespace}: {line.path}")
+
+    def _search(self, new: list[VersionLine]) -> None:
+        passages.remove(self._tx, self._namespace, "file", self._path)
+        if new and self._last is not None:
+            line = new[-1]
+            seq = self._numbers.of(line.seq)
+            found = sections(self._namespace, line.path, self._last, line.version, seq, line.at)
+            passages.add(self._tx, found)
+
+    def _digest(self, path: str) -> str | None:
+        try:
+            with self._workspace.open(path, any_size=True) as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except NotFound:
+            return None
+
+    def place(self) -> None:
+        """Put every file where it stood. Raises Unavailable; the next import then finds those that are in place."""
+        if self._new:
+            raise InvalidInput(f"The last line of {self._path} is missing: what stood there. Nothing was imported.")
+        for path, keep, is_version in self._to_place:
+            self._workspace.write(path, self._workspace.read_version(path, keep))
+            if is_version:
+                files.note_placed(self._tx, self._namespace, path, mtime_us(self._workspace.stat(path)))

@@ -1,0 +1,88 @@
+"""The files of a namespace as a copy of the database knows them, while others go on writing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from perdure.errors import NotFound, Refused, Unavailable
+from perdure.paths import STAGED
+from perdure.store import Reader, files
+from perdure.store.files import StoredVersion
+from perdure.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class FileThen:
+    """A path with the versions it had by then, none if it was put there from outside.
+
+    `placed` says what stood at the path: the last of the versions, something from outside, nothing, or what this user
+    may not read.
+    """
+
+    path: str
+    versions: list[StoredVersion]
+    placed: Literal["version", "outside", "nothing", "unreadable"]
+
+
+def files_then(
+    then: Reader, now: Callable[[], AbstractContextManager[Reader]], workspace: Workspace, namespace: str
+) -> Iterator[FileThen]:
+    """Yield every file of the namespace by path. `then` is a view that stays, `now` opens one that is newer."""
+    known = files.versions(then, namespace)
+    for path in sorted({*known, *(stat.path for stat in workspace.walk())}):
+        versions = files.history(then, namespace, path) if path in known else []
+        try:
+            digest = _digest(workspace, path)
+        except (Refused, Unavailable):
+            yield FileThen(path, versions, "unreadable")
+            continue
+        if not versions and digest is None:
+            continue  # it went away meanwhile, and was never ours
+        if versions and (digest == versions[-1].sha256 or _is_written(then, now, namespace, path, versions, digest)):
+            yield FileThen(path, versions, "version")
+        else:
+            yield FileThen(path, versions, "nothing" if digest is None else "outside")
+
+
+def _digest(workspace: Workspace, path: str) -> str | None:
+    try:
+        with workspace.open(path, any_size=True) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except NotFound:
+        return None
+
+
+def _is_written(
+    then: Reader,
+    now: Callable[[], AbstractContextManager[Reader]],
+    namespace: str,
+    path: str,
+    versions: list[StoredVersion],
+    digest: str | None,
+) -> bool:
+    """Say whether we wrote what stands there: before, and its successor had still to be put there, or since."""
+    former = versions[-2].sha256 if len(versions) > 1 else None
+    if digest == former and files.is_unplaced(then, namespace, path):
+        return True
+    with now() as reader:
+        return digest in {version.sha256 for version in files.history(reader, namespace, path)[len(versions) :]}
+
+
+def passed_over(root: Path, seen: set[str]) -> list[str]:
+    """Return what lies among the files of a workspace and is none that Perdure reads: links, odd names, devices."""
+    found: list[str] = []
+    for folder, folders, names in os.walk(root / "files"):
+        inner = Path(folder).relative_to(root / "files")
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        for name in (*links, *names):
+            path = unicodedata.normalize("NFC", (inner / name).as_posix())
+            if path not in seen and not name.startswith(STAGED) and os.path.lexists(Path(folder) / name):
+                found.append(path)
+    return sorted(found)
