@@ -27,4 +27,6 @@ USER perdure
 WORKDIR /data
 VOLUME /data
 EXPOSE 8420
+# Whether memory is safe: a directory that is no volume, a full disk or a damaged database makes it unhealthy.
+HEALTHCHECK --interval=5m --timeout=30s --start-period=30s CMD ["perdure", "doctor"]
 ENTRYPOINT ["perdure"]

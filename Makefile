@@ -10,12 +10,13 @@ MODEL := models/bge-small-en
 # pip runs of one environment must not overlap, whatever -j says.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install serve demo test lint bench bench-recall bench-growth conformance clean
+.PHONY: help install serve demo test torture lint bench bench-recall bench-growth conformance clean
 
 help:
 	@echo "make serve        run Perdure over HTTP and print the lines to paste into clients"
 	@echo "make demo         see a memory survive the death of its server"
 	@echo "make test         run the tests; ARGS='-k recall' narrows them"
+	@echo "make torture      inject every fault (hours); ARGS='--soak-minutes 60', ARGS='-k power' narrows it"
 	@echo "make install      make .venv only; then .venv/bin/perdure is the command"
 	@echo "make lint         ruff, pyright, import-linter"
 	@echo "make bench        measure; each figure is printed beside its floor"
@@ -76,6 +77,9 @@ demo: install
 # Two files of tests at a time: most of a test is waiting for the processes it starts.
 test: install $(VENV)/.test
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+torture: install $(VENV)/.test
+	@$(BIN)/python -m pytest -n 2 --dist load --torture $(ARGS) tests/torture
 
 lint: install $(VENV)/.test $(VENV)/.lint
 	$(BIN)/ruff check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import queue
@@ -33,8 +34,8 @@ def environment(data_dir: Path, **settings: str) -> dict[str, str]:
     """Return the environment of a server that needs no model, no worker and no network."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     ours = {"DATA_DIR": str(data_dir), "EMBEDDER__KIND": "hashing", "INDEX__KIND": "none"}
-    # An empty place for settings, so that a developer's own file does not decide a test.
-    clean["XDG_CONFIG_HOME"] = str(data_dir / "no-config")
+    # Empty places for settings and records, so that a developer's own do not decide a test.
+    clean |= {"XDG_CONFIG_HOME": str(data_dir / "no-config"), "XDG_STATE_HOME": str(data_dir / "no-state")}
     return clean | {f"PERDURE_{name}": value for name, value in ours.items()} | settings
 
 
@@ -151,6 +152,22 @@ class HttpServer:
     def stderr(self) -> str:
         return b"".join(self.errors).decode("utf-8", "replace")
 
+    def call(self, tool: str, **arguments: Any) -> Json:
+        """Call a tool on a connection of its own and return its result."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+        params = {"name": tool, "arguments": arguments}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        try:
+            connection.request("POST", "/mcp", body, headers)
+            response = connection.getresponse()
+            text = response.read().decode()
+        finally:
+            connection.close()
+        assert response.status == 200, (response.status, text)
+        data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+        return json.loads(data[-1] if data else text)["result"]
+
     def stop(self) -> int:
         """End the server as a service manager does, and return its exit code."""
         self.process.terminate()
@@ -159,6 +176,11 @@ class HttpServer:
         if self.process.stderr:
             self.process.stderr.close()
         return code
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--torture", action="store_true", help="inject every fault of tests/torture, as make torture does")
+    parser.addoption("--soak-minutes", type=float, default=10.0, help="how long its soak lasts (default: 10)")
 
 
 StartStdio = Callable[..., StdioClient]

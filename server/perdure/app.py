@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perdure.errors import Unavailable
+from perdure.directory import held, settle
 from perdure.generations import Indexes
 from perdure.indexer import Indexer
 from perdure.models import Models
 from perdure.service import Core, Service
-from perdure.settings import Settings
+from perdure.settings import Settings, record_of
 from perdure.store import Database, FairLock
 from perdure.workspace import Workspace
 
@@ -28,16 +26,17 @@ EMBEDDING_THREADS = 8  # questions that may wait for their vector at once
 @contextlib.contextmanager
 def open_service(settings: Settings) -> Generator[Service]:
     """Give the service of a data directory, which is made if it is missing. Raises Unavailable with what to do."""
+    settle(settings.data_dir)
+    database = Database(settings.data_dir, record_of(settings.data_dir))
+    with contextlib.closing(database), held(settings.data_dir):
+        database.check_place()  # a restore may have come between the two
+        with _serving(database, settings) as service:
+            yield service
+
+
+@contextlib.contextmanager
+def _serving(database: Database, settings: Settings) -> Generator[Service]:
     directory = settings.data_dir
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if directory.stat().st_uid == os.getuid():
-            directory.chmod(0o700)  # what others may read of it would be everything
-    except OSError as exc:
-        raise Unavailable(
-            f"The data directory {directory} cannot be made: {exc.strerror}. Set PERDURE_DATA_DIR."
-        ) from exc
-    database = Database(directory)
     models = Models(directory, settings.embedder)
     index = _indexes(database, settings)
     indexer = Indexer(
@@ -45,7 +44,7 @@ def open_service(settings: Settings) -> Generator[Service]:
     )
     pool = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed")
     service = Service(
-        Core(database, indexer, settings, _workspaces(directory), FairLock(directory / "files.lock"), pool)
+        Core(database, indexer, settings, _workspaces(database), FairLock(directory / "files.lock"), pool)
     )
     indexer.start()
     try:
@@ -70,7 +69,7 @@ def _indexes(database: Database, settings: Settings) -> Indexes | None:
     return Indexes(database, client_of, deadline_s=settings.index.deadline_s)
 
 
-def _workspaces(directory: Path) -> Callable[[str], Workspace]:
+def _workspaces(database: Database) -> Callable[[str], Workspace]:
     """Return a function that gives the workspace of a namespace, opened once."""
     opened: dict[str, Workspace] = {}
     lock = threading.Lock()
@@ -78,7 +77,8 @@ def _workspaces(directory: Path) -> Callable[[str], Workspace]:
     def workspace_of(namespace: str) -> Workspace:
         with lock:
             if namespace not in opened:
-                opened[namespace] = Workspace(directory / "workspace" / namespace)
+                database.check_place()  # a workspace beneath a directory that is not there would make it anew
+                opened[namespace] = Workspace(database.path.parent / "workspace" / namespace)
             return opened[namespace]
 
     return workspace_of

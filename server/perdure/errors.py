@@ -23,3 +23,7 @@ class Conflict(PerdureError):
 
 class Unavailable(PerdureError):
     """A part that is needed does not answer now (database, embedder, index); nothing was half done."""
+
+
+class Damaged(Unavailable):
+    """A part of the database cannot be read; the rest can, and nothing is written until it was looked at."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
+import stat
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -82,6 +84,9 @@ class IndexSettings(_Section):
         1.0, gt=0, le=60, description="seconds recall waits for the index before it searches exactly"
     )
     idle_s: float = Field(120.0, gt=0, description="seconds without clients after which the index worker ends")
+    audit_s: float = Field(
+        3600.0, gt=0, description="seconds between two looks whether a sample of the index is what the database says"
+    )
 
 
 class HttpSettings(_Section):
@@ -162,7 +167,7 @@ def load_settings(config: Path | None = None, **overrides: str | None) -> Settin
     """
     path = config or (Path(os.environ["PERDURE_CONFIG"]).expanduser() if os.environ.get("PERDURE_CONFIG") else None)
     values = _read_toml(path) if path else {}
-    if path is None and (default := default_config_file()).is_file():
+    if path is None and (default := default_config_file()) and _is_file(default):
         values = _read_toml(default)
         path = default
     _refuse_unknown(values, Settings, where=str(path))
@@ -187,6 +192,24 @@ def default_data_dir() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "perdure"
 
 
+def record_of(data_dir: Path) -> Path | None:
+    """Return the file that tells, outside of a data directory, that a store is kept there.
+
+    None for what lies among temporary files, which are expected to go, and where this user has no home.
+    """
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp")
+    if data_dir.is_relative_to(temporary) or data_dir.is_relative_to(temporary.resolve()):
+        return None
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    name = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "perdure-stores" / name
+    return Path(os.environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "perdure" / "stores" / name
+
+
 def default_config_file() -> Path:
     """Return where the settings file is looked for when PERDURE_CONFIG is not set."""
     if sys.platform in ("darwin", "win32"):
@@ -205,6 +228,18 @@ def walk_settings(model: type[BaseModel] = Settings, section: str = "") -> Itera
             yield section, name, info.get_default(call_default_factory=False), info.description or ""
     for name, kind in nested:
         yield from walk_settings(kind, name)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError as exc:
+        raise InvalidInput(
+            f"The settings file {path} cannot be looked for: this user (uid {os.getuid()}) may not enter its folder. "
+            "Set HOME to a home of this user, or PERDURE_CONFIG to a file that it can read."
+        ) from exc
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -256,5 +291,6 @@ __all__ = [
     "default_config_file",
     "default_data_dir",
     "load_settings",
+    "record_of",
     "walk_settings",
 ]

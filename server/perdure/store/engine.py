@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import secrets
 import sqlite3
 import threading
-import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, ProgrammingError
+from sqlalchemy.pool import NullPool, QueuePool
 from sqlmodel import Session
 
-from perdure import migrations
-from perdure.errors import Unavailable
+from perdure import archive, migrations
+from perdure.errors import Damaged, Unavailable
+from perdure.store import log, trouble
+from perdure.store.fairlock import FairLock
+from perdure.store.place import Place
+from perdure.store.reserve import Reserve
 
 Reader = sqlite3.Connection
 """An open transaction to read in; given by Database.read, or by reader_of within a write."""
 
 BUSY_TIMEOUT_MS = 5_000  # a lock that somebody takes past ours
-WRITE_DEADLINE_S = 5.0  # in the queue of our own writers
 
 PRAGMAS = (
     f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",  # first: the next one may have to wait already
@@ -35,83 +36,94 @@ PRAGMAS = (
     "PRAGMA secure_delete=ON",
     "PRAGMA trusted_schema=OFF",
 )
-
-
-class FairLock:
-    """One writer at a time over all processes, in the order of asking.
-
-    SQLite's own busy handler polls and starved one of two writers for seconds; the kernel's file lock is first come,
-    first served. It guards no data: SQLite's lock still does, should somebody write past this one.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._threads = threading.Lock()
-
-    @contextlib.contextmanager
-    def held(self, timeout_s: float = WRITE_DEADLINE_S) -> Generator[None]:
-        """Hold the lock. Raises Unavailable when another process keeps it for `timeout_s`."""
-        until = time.monotonic() + timeout_s
-        if not self._threads.acquire(timeout=timeout_s):
-            raise self._busy(timeout_s)
-        try:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    self._wait(fd, max(0.0, until - time.monotonic()), timeout_s)
-                yield
-            finally:
-                os.close(fd)  # closing the descriptor releases the lock
-        finally:
-            self._threads.release()
-
-    def _wait(self, fd: int, left_s: float, timeout_s: float) -> None:
-        # flock has no timeout, so a thread of its own queues for the lock on a duplicate of the descriptor: the lock
-        # belongs to the open file, and is freed when the last duplicate is closed.
-        duplicate = os.dup(fd)
-        got = threading.Event()
-
-        def queue() -> None:
-            try:
-                fcntl.flock(duplicate, fcntl.LOCK_EX)
-                got.set()
-            finally:
-                os.close(duplicate)
-
-        threading.Thread(target=queue, daemon=True, name="write-lock").start()
-        if not got.wait(left_s):
-            raise self._busy(timeout_s)
-
-    def _busy(self, timeout_s: float) -> Unavailable:
-        return Unavailable(
-            f"Another process has been writing for {timeout_s:.0f} s; nothing was stored. Try again, or end it."
-        )
+READ_PRAGMAS = (f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}", "PRAGMA query_only=ON", "PRAGMA trusted_schema=OFF")
 
 
 class Database:
-    """perdure.db in a data directory: any number of processes and threads read and write it at once."""
+    """perdure.db in a data directory: any number of processes and threads read and write it at once.
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / "perdure.db"
+    Where it cannot be written it is read all the same; each write tries again whether it can be.
+    """
+
+    def __init__(self, directory: Path, record: Path | None = None) -> None:
+        """`record`: where to note that a store is here. Raises Unavailable with what to do."""
+        self._place = Place(directory, record)
+        self._place.prepare()
+        self.path = self._place.path
         self._lock = FairLock(directory / "write.lock")
-        # Made before SQLite makes it: its log and shared memory take the mode of the database.
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._engine = _open_engine(self.path)
-        with self.read() as reader:
-            ready = migrations.is_current(reader)
-        if not ready:
-            self._prepare()
+        self._reserve = Reserve(directory)
+        self._damage: Damaged | None = None
+        self._in_doubt = False  # whether a sync failed, and the log was not written again since
+        self._opening = threading.Lock()
+        self._engine, self._read_only = self._open()
+        self._settle_schema()
+        self._place.remember()
 
-    def _prepare(self) -> None:
+    @property
+    def read_only(self) -> str | None:
+        """Why nothing can be written, or None."""
+        return self._read_only if self._damage is None else str(self._damage)
+
+    def check_place(self) -> None:
+        """Raise Unavailable unless the data directory is still the one that was opened."""
+        self._place.check()
+
+    def check_writable(self) -> None:
+        """Raise Unavailable unless a write would be tried now, after looking again."""
+        self._place.check()
+        self._require_writable()
+
+    def can_write(self) -> bool:
+        try:
+            self.check_writable()
+        except Unavailable:
+            return False
+        return True
+
+    def _open(self) -> tuple[Engine, str | None]:
+        """Return an engine, and what a write is told if it is for reading only."""
+        barrier = self._place.barrier()
+        refusal = trouble.READ_ONLY.format(barrier.why) if barrier is not None else None
+        if refusal is None:
+            engine = _engine_of(self._place, read_only=False)
+            try:
+                with _translated(self._place.directory):
+                    engine.raw_connection().close()
+                return engine, None
+            except trouble.Unwritable as exc:
+                # SQLite needs room for its shared memory even to read; without a log it can be read without.
+                refusal = str(exc)
+        return _engine_of(self._place, read_only=True), refusal
+
+    def _require_writable(self) -> None:
+        if self._damage is not None:
+            raise self._damage
+        if self._read_only is not None and (refusal := self._reopened()) is not None:
+            raise Unavailable(refusal)
+
+    def _reopened(self) -> str | None:
+        with self._opening:
+            if self._read_only is not None:
+                self._engine, self._read_only = self._open()
+            return self._read_only
+
+    def _settle_schema(self) -> None:
+        with self.read() as reader:
+            if migrations.is_current(reader):
+                return
+            migrations.refuse_unknown(reader)
+            empty = migrations.schema_version(reader) is None
+        if empty and self._place.was_recorded:
+            self._place.refuse_lost()
         with self._write(full_sync=True) as session:
+            # Nobody writes meanwhile, so the copy holds all that the step finds.
+            archive.save_before_step(self.path, migrations.schema_version(reader_of(session)))
             migrations.upgrade(session.connection())
 
     @contextlib.contextmanager
     def read(self) -> Generator[Reader]:
         """One consistent view, on the driver's own connection: SQLAlchemy's layers cost ten times the reads."""
-        with _translated():
+        with self._watched():
             pooled = self._engine.raw_connection()
             try:
                 reader = pooled.driver_connection
@@ -122,9 +134,12 @@ class Database:
                 pooled.close()  # rolls back, and goes back to the pool
 
     @contextlib.contextmanager
-    def write(self) -> Generator[Session]:
-        """One transaction: committed and synced to disk when the block ends, rolled back when it raises."""
-        with self._write(full_sync=True) as session:
+    def write(self, *, spend_reserve: bool = False) -> Generator[Session]:
+        """One transaction: committed and synced to disk when the block ends, rolled back when it raises.
+
+        `spend_reserve` is for what makes less of what is stored: on a full disk it takes the room set aside for it.
+        """
+        with self._write(full_sync=True, spend_reserve=spend_reserve) as session:
             yield session
 
     @contextlib.contextmanager
@@ -134,12 +149,70 @@ class Database:
             yield session
 
     @contextlib.contextmanager
-    def _write(self, *, full_sync: bool) -> Generator[Session]:
-        with _translated(), self._lock.held(), self._engine.connect() as plain:
+    def _write(self, *, full_sync: bool, spend_reserve: bool = False) -> Generator[Session]:
+        self._place.check()
+        if spend_reserve and self._read_only is not None and self._damage is None:
+            with self._lock.held():
+                self._spend_reserve()  # a full disk may be why it is open for reading only
+        self._require_writable()
+        with self._watched(), self._lock.held(), self._room(spend=spend_reserve), self._engine.connect() as plain:
+            if self._in_doubt:
+                self._write_log_again(_driver_of(plain))
             connection = plain.execution_options(perdure_writes=True, perdure_full_sync=full_sync)
             with Session(connection, expire_on_commit=False) as session:
                 yield session
-                session.commit()
+                self._place.check()  # last, so that nothing is acknowledged into a file that nobody will find
+                self._commit(session, reader_of(session))
+
+    def _commit(self, session: Session, driver: sqlite3.Connection) -> None:
+        try:
+            session.commit()
+        except DBAPIError as exc:
+            if not trouble.is_of_disk(exc.orig):
+                raise
+            # A sync may have failed, and no later one makes up for it.
+            self._in_doubt = True
+            session.rollback()
+            try:
+                self._write_log_again(driver)
+            except Unavailable:
+                raise Unavailable(trouble.UNKNOWN.format(exc.orig)) from exc
+            raise
+
+    def _write_log_again(self, driver: sqlite3.Connection) -> None:
+        try:
+            log.write_again(driver, self.path)
+        except (OSError, sqlite3.Error) as exc:
+            raise Unavailable(trouble.FAILING.format(exc)) from exc
+        self._in_doubt = False
+
+    @contextlib.contextmanager
+    def _room(self, *, spend: bool) -> Generator[None]:
+        if spend:
+            self._spend_reserve()
+            yield
+            self._reserve.renew()
+            return
+        try:
+            self._reserve.keep()
+        except OSError as exc:
+            raise trouble.of_disk(exc) from exc
+        yield
+
+    def _spend_reserve(self) -> None:
+        try:
+            self._reserve.spend_if_short()
+        except OSError as exc:
+            raise trouble.of_disk(exc) from exc
+
+    @contextlib.contextmanager
+    def _watched(self) -> Generator[None]:
+        try:
+            with _translated(self._place.directory):
+                yield
+        except Damaged as exc:
+            self._damage = exc
+            raise
 
     def close(self) -> None:
         self._engine.dispose()
@@ -147,9 +220,13 @@ class Database:
 
 def reader_of(tx: Session) -> Reader:
     """Return the driver's connection of an open write transaction, which sees what it wrote."""
-    reader = tx.connection().connection.driver_connection
-    assert isinstance(reader, sqlite3.Connection)
-    return reader
+    return _driver_of(tx.connection())
+
+
+def _driver_of(connection: Connection) -> sqlite3.Connection:
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver
 
 
 def new_token(generation: int) -> str:
@@ -157,14 +234,14 @@ def new_token(generation: int) -> str:
     return f"g{generation:06d}-{secrets.token_hex(6)}"
 
 
-def _open_engine(path: Path) -> Engine:
-    # Autocommit at the driver: BEGIN is ours to choose, since a deferred transaction that turns into a writer fails
-    # at once with "database is locked", whatever the busy timeout.
-    engine = create_engine(f"sqlite:///{path}", connect_args={"isolation_level": None})
+def _engine_of(place: Place, *, read_only: bool) -> Engine:
+    # A reader of a disk that is not written sees each time anew whether there is a log to read.
+    pool = NullPool if read_only else QueuePool
+    engine = create_engine("sqlite://", creator=lambda: place.connect(read_only=read_only), poolclass=pool)
 
     @event.listens_for(engine, "connect")
     def prepare(dbapi_connection: Any, _record: Any) -> None:  # pyright: ignore[reportUnusedFunction]  # Any: the driver's own types
-        for pragma in PRAGMAS:
+        for pragma in READ_PRAGMAS if read_only else PRAGMAS:
             dbapi_connection.execute(pragma)
 
     @event.listens_for(engine, "begin")
@@ -181,12 +258,14 @@ def _open_engine(path: Path) -> Engine:
 
 
 @contextlib.contextmanager
-def _translated() -> Generator[None]:
+def _translated(directory: Path) -> Generator[None]:
     try:
         yield
     except (sqlite3.ProgrammingError, ProgrammingError):
         raise  # a statement of ours is wrong, which waiting does not mend
     except DBAPIError as exc:
-        raise Unavailable(f"The database does not answer: {exc.orig}. Nothing of this call was stored.") from exc
+        if not isinstance(exc.orig, sqlite3.Error):
+            raise
+        raise trouble.of_sqlite(exc.orig, directory) from exc
     except sqlite3.Error as exc:
-        raise Unavailable(f"The database does not answer: {exc}.") from exc
+        raise trouble.of_sqlite(exc, directory) from exc

@@ -1,0 +1,62 @@
+"""The commands that say whether memory is safe here: doctor and selftest. Their exit code is for probes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from perdure.cli.commands import AsJson, app
+from perdure.cli.output import show, visible
+from perdure.cli.root import settings_of
+
+if TYPE_CHECKING:
+    from perdure.doctor import Finding
+    from perdure.selftest import Step
+
+
+@app.command()
+def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Look at disk, permissions, database, index, model and clock, and say what to do. Status 1 if something fails."""
+    # Imported here, as the service is elsewhere: --help and a wrong option answer without loading the engine.
+    from perdure.doctor import examine
+
+    found = examine(settings_of(ctx))
+    show({"well": _well(found), "findings": found}, as_json, lambda _: _show_findings(found))
+    if not _well(found):
+        raise typer.Exit(1)
+
+
+@app.command()
+def selftest(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Write to this disk, kill the server with SIGKILL, and read back from another. Status 1 if anything is lost."""
+    from perdure.selftest import run
+
+    steps: list[Step] = []
+    for step in run(settings_of(ctx)):
+        steps.append(step)
+        if not as_json:
+            typer.echo(f"{'pass' if step.passed else 'FAIL'}  {step.name}{_detail(step)}")
+    passed = all(step.passed for step in steps)
+    show(
+        {"passed": passed, "steps": steps},
+        as_json,
+        lambda _: typer.echo("passed" if passed else "failed: what is acknowledged here may be lost"),
+    )
+    if not passed:
+        raise typer.Exit(1)
+
+
+def _well(found: list[Finding]) -> bool:
+    return all(finding.level != "failure" for finding in found)
+
+
+def _show_findings(found: list[Finding]) -> None:
+    for finding in found:
+        typer.echo(f"{finding.level:<8} {finding.check:<12} {visible(finding.text)}")
+        if finding.fix is not None:
+            typer.echo(f"{'':<21} -> {visible(finding.fix)}")
+
+
+def _detail(step: Step) -> str:
+    return f": {visible(step.detail)}" if step.detail else ""

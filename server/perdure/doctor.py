@@ -1,0 +1,282 @@
+"""Whether memory is safe here: what an examination finds, each thing with what mends it. Nothing is changed.
+
+It goes by the files and by what the system says, not by the service, which may be what does not start.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from perdure import migrations, mounts
+from perdure.embedders import missing_model
+from perdure.errors import Unavailable
+from perdure.models import Models
+from perdure.settings import Settings, record_of
+from perdure.store import Reader, health, vectors
+from perdure.store.place import Place
+from perdure.store.reserve import RESERVE_BYTES
+from perdure.store.vectors import IndexState
+from perdure.worker import IndexClient
+
+Level = Literal["ok", "warning", "failure"]
+
+PAGES_S = 5.0  # an examination of pages; a store of some hundred megabytes is read in that time
+LITTLE_ROOM = 20 * RESERVE_BYTES
+WAL_RESET_FIXED = (3, 51, 3)  # sqlite.org: two connections, one writing and one checkpointing, since 3.7.0
+CLOCK_SLACK = timedelta(minutes=5)
+BUILT = datetime(2026, 1, 1, tzinfo=UTC)  # no clock that is right shows less
+RESTORE = (
+    "Keep a copy of the data directory as it is, and restore a backup (perdure restore FILE). Until then perdure recall "
+    "and perdure history show what can still be read."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. `fix` says what to do, unless it is well."""
+
+    check: str
+    level: Level
+    text: str
+    fix: str | None = None
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Look at everything, worst or not, and return what was found, in the order of looking."""
+    place = Place(settings.data_dir, record_of(settings.data_dir))
+    found = [*_storage(settings.data_dir), *_room(settings.data_dir)]
+    if place.is_missing():
+        found.append(_absent(place))
+    else:
+        found += _store(place, settings)
+    return [*found, _sqlite(), *_model(settings)]
+
+
+def _storage(directory: Path) -> Iterator[Finding]:
+    existing = mounts.nearest(directory)
+    mount = mounts.mount_of(existing)
+    environment = Path(sys.prefix)
+    if (why := mounts.lasts(directory, mount, environment)) is not None:
+        yield Finding("storage", "failure", f"{directory} does not last: {why[0]}.", why[1])
+    elif (why := mounts.doubts(directory, mount)) is not None:
+        yield Finding("storage", "warning", f"{directory} may not last: {why[0]}.", why[1])
+    elif mount is None:
+        yield Finding(
+            "storage", "ok", f"{directory}; this system does not say on what it lies. Keep it on a local disk."
+        )
+    else:
+        yield Finding("storage", "ok", f"{directory} lies on {mount.kind}, mounted at {mount.at}.")
+
+
+def _room(directory: Path) -> Iterator[Finding]:
+    try:
+        disk = os.statvfs(mounts.nearest(directory))
+    except OSError as exc:
+        yield Finding("room", "failure", f"The disk does not answer: {exc.strerror}.", "Look at the system's log.")
+        return
+    free = disk.f_bavail * disk.f_frsize
+    left = f"{free / 2**20:,.0f} MiB are free"
+    fix = "Free some space, or move the data directory to a larger disk. Servers need no restart."
+    if free < RESERVE_BYTES:
+        yield Finding("room", "failure", f"The disk is full: {left}.", fix)
+    elif free < LITTLE_ROOM:
+        yield Finding("room", "warning", f"The disk is nearly full: {left}.", fix)
+    elif disk.f_files and disk.f_favail < 100:
+        yield Finding("room", "failure", f"The disk has no room for more files: {disk.f_favail} are left.", fix)
+    else:
+        yield Finding("room", "ok", f"{left}.")
+
+
+def _absent(place: Place) -> Finding:
+    try:
+        place.refuse_lost()
+    except Unavailable as exc:
+        return Finding("store", "failure", str(exc), "Mount or restore what was there; see above to begin anew.")
+    existing = mounts.nearest(place.directory)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Finding(
+            "store",
+            "failure",
+            f"There is no store yet, and uid {os.getuid()} may not make one in {existing}.",
+            "Make the directory for this user, or set PERDURE_DATA_DIR to one that it can write.",
+        )
+    return Finding("store", "ok", "There is no store yet; the first command or server makes one.")
+
+
+def _store(place: Place, settings: Settings) -> Iterator[Finding]:
+    try:
+        place.recognise()
+    except Unavailable as exc:
+        yield Finding("store", "failure", str(exc), "See above; nothing was changed.")
+        return
+    barrier = place.barrier()
+    if barrier is not None:
+        yield Finding("permissions", "failure", f"The data directory is read-only: {barrier.why}.", barrier.fix)
+    yield from _privacy(place)
+    try:
+        with closing(_opened(place, read_only=barrier is not None)) as reader:
+            yield from _contents(reader, settings)
+    except sqlite3.DatabaseError as exc:
+        if exc.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+            raise  # a statement of ours is wrong
+        fix = RESTORE if _is_damage(exc) else "See the findings above, and try again when no server writes."
+        yield Finding("store", "failure", f"The database cannot be read: {exc}.", fix)
+    except Unavailable as exc:
+        yield Finding("store", "failure", str(exc), "See above.")
+
+
+def _opened(place: Place, *, read_only: bool) -> sqlite3.Connection:
+    reader = place.connect(read_only=read_only)
+    try:
+        reader.execute("PRAGMA query_only=ON")
+        reader.execute("SELECT count(*) FROM sqlite_master")
+    except sqlite3.OperationalError:
+        reader.close()
+        if read_only:
+            raise
+        return _opened(place, read_only=True)  # a full disk has no room for what sharing a database needs
+    return reader
+
+
+def _privacy(place: Place) -> Iterator[Finding]:
+    # Only what others can reach: the directory's mode shuts them out of all that is in it.
+    mode = place.directory.stat().st_mode & 0o777
+    if mode & 0o077:
+        yield Finding(
+            "permissions",
+            "warning",
+            f"Others on this machine may look into the data directory (mode {mode:04o}).",
+            f"chmod 700 {place.directory}",
+        )
+    elif place.barrier() is None:
+        yield Finding("permissions", "ok", "The data directory is this user's alone, and can be written.")
+
+
+def _contents(reader: sqlite3.Connection, settings: Settings) -> Iterator[Finding]:
+    yield _pages(reader)
+    migrations.refuse_unknown(reader)
+    present = migrations.schema_version(reader)
+    if not migrations.is_current(reader):
+        yield Finding(
+            "schema",
+            "warning",
+            f"The schema is {present or 'not there yet'}; this program brings it to {migrations.HEAD}.",
+            "Any other command or server does that, and saves the database in backups/ before.",
+        )
+        return
+    yield Finding("schema", "ok", f"The schema is {present}, that of this program.")
+    if damaged := health.damaged_rows(reader):
+        yield Finding(
+            "rows",
+            "warning",
+            f"Tags or metadata of {', '.join(damaged)} cannot be read; they are shown without.",
+            "Remember each again with its tags; the damage was not done by Perdure.",
+        )
+    yield _clock(health.last_recorded(reader))
+    yield from _index(reader, settings)
+
+
+def _pages(reader: sqlite3.Connection) -> Finding:
+    checked = health.check_pages(reader, PAGES_S)
+    if checked.problems:
+        return Finding("pages", "failure", f"The database is damaged: {'; '.join(checked.problems)}.", RESTORE)
+    much = "Every page" if checked.whole else f"What was read of the database in {PAGES_S:g} s"
+    return Finding("pages", "ok", f"{much} is sound.")
+
+
+def _clock(last: str | None) -> Finding:
+    now = datetime.now(UTC)
+    fix = "Set the clock of this machine (NTP). History stays in order: it goes by numbers, not by times."
+    if now < BUILT:
+        return Finding("clock", "failure", f"The clock shows {now:%Y-%m-%d %H:%M} UTC, which is past.", fix)
+    if last is not None and datetime.fromisoformat(last) - now > CLOCK_SLACK:
+        text = f"The clock shows {now:%Y-%m-%d %H:%M} UTC, and the newest episode was written at {last[:16]}."
+        return Finding("clock", "warning", text, fix)
+    return Finding("clock", "ok", f"The clock shows {now:%Y-%m-%d %H:%M} UTC.")
+
+
+def _index(reader: Reader, settings: Settings) -> Iterator[Finding]:
+    state = vectors.state(reader)
+    if settings.embedder.kind == "none":
+        yield Finding("pending", "ok", "embedder.kind is none: recall goes by words, and nothing waits.")
+        return
+    waiting = vectors.count_pending(reader, state.model)
+    refused = vectors.count_refused(reader, settings.namespace)
+    if refused:
+        fix = "A server's log has the reason. `perdure reindex` asks at once; another model may take them."
+        yield Finding("pending", "warning", f"The model refuses {refused} pieces of text; words find them.", fix)
+    if waiting > refused:
+        fix = "A running server embeds them. If the number does not fall, run `perdure reindex`."
+        yield Finding("pending", "warning", f"{waiting - refused} pieces of text wait for their vector.", fix)
+    elif not refused:
+        yield Finding("pending", "ok", "Everything has its vector.")
+    yield from _in_force(settings, state)
+    if settings.index.kind == "chroma":
+        yield _folder(reader, settings, state)
+
+
+def _in_force(settings: Settings, state: IndexState) -> Iterator[Finding]:
+    with closing(Models(settings.data_dir, settings.embedder)) as models:
+        if not models.is_own(state.in_force) and models.own is not None:
+            text = f"The settings name the model {models.own.id}, and {state.in_force.name} answers."
+            yield Finding("model", "warning", text, "`perdure reindex` builds the new vectors beside the former ones.")
+        for worker in models.workers([state.in_force]):
+            if trouble := worker.info().get("trouble"):
+                yield Finding("model", "warning", f"The embed worker: {trouble}", "See workers/embed/log.")
+
+
+def _folder(reader: Reader, settings: Settings, state: IndexState) -> Finding:
+    client = IndexClient(settings.data_dir, settings.index, model=state.model)
+    with closing(client):
+        told, aside = client.info(), client.kept_aside()
+    if told.get("trouble"):
+        return Finding("index", "warning", f"The index worker: {told['trouble']}", "See workers/index/log.")
+    missing = vectors.count_not_indexed(
+        reader, state.in_force, min_chunks=settings.index.min_chunks, always=settings.namespace
+    )
+    if missing:
+        text = f"The index lacks {missing} vectors, which are searched exactly meanwhile."
+        return Finding("index", "warning", text, "A running server adds them; `perdure reindex` does it at once.")
+    if aside:
+        text = f"{len(aside)} damaged folders of the index were set aside, and it was built anew."
+        return Finding("index", "warning", text, f"Look at workers/index/log, then remove: {' '.join(aside)}")
+    running = "its worker runs" if told.get("running") else "its worker starts with the next question"
+    return Finding("index", "ok", f"The index is complete, and {running}.")
+
+
+def _sqlite() -> Finding:
+    present = sqlite3.sqlite_version
+    if sqlite3.sqlite_version_info >= WAL_RESET_FIXED:
+        return Finding("sqlite", "ok", f"SQLite {present}.")
+    return Finding(
+        "sqlite",
+        "warning",
+        f"SQLite {present} has a bug (up to 3.51.2) that can damage a database when one connection writes while "
+        "another moves the log into it. Perdure does both under its write lock, so only other programs can meet it.",
+        "Let no other program write to perdure.db; a Python with SQLite 3.51.3 or newer does not have the bug.",
+    )
+
+
+def _model(settings: Settings) -> Iterator[Finding]:
+    kind = settings.embedder.kind
+    if (missing := missing_model(settings.embedder)) is not None:
+        yield Finding("model", "failure", "The embedding model is missing; recall goes by words alone.", missing)
+    elif kind == "openai":
+        where = settings.embedder.base_url or "its vendor"
+        yield Finding(
+            "model", "ok", f"Texts are embedded by {settings.embedder.model} at {where}, which was not asked."
+        )
+    else:
+        yield Finding("model", "ok", f"embedder.kind is {kind}.")
+
+
+def _is_damage(exc: sqlite3.Error) -> bool:
+    return (getattr(exc, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

@@ -1,0 +1,176 @@
+"""doctor names what endangers memory, and what to do; selftest proves on this very disk that it survives a kill."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import volumes
+from conftest import DEADLINE_S, PERDURE, Json, environment
+from perdure.mounts import Mount, doubts, lasts
+from volumes import DATA, DISK, HERONS, WITHOUT, Disk
+
+disk, store = volumes.disk, volumes.store
+
+
+def perdure(data_dir: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    env = environment(data_dir, **settings)
+    return subprocess.run([PERDURE, *arguments], env=env, capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+def findings(done: subprocess.CompletedProcess[str]) -> dict[str, Json]:
+    """Return the worst finding of each check."""
+    assert done.stdout, done.stderr
+    order = ("ok", "warning", "failure")
+    told = sorted(json.loads(done.stdout)["findings"], key=lambda finding: order.index(finding["level"]))
+    for finding in told:
+        assert (finding["level"] == "ok") == ("fix" not in finding), finding
+    return {finding["check"]: finding for finding in told}
+
+
+def test_doctor_finds_a_store_well_and_changes_nothing(store: Path, data_dir: Path) -> None:
+    shutil.copytree(store, data_dir)
+    before = {path: path.read_bytes() for path in data_dir.iterdir() if path.is_file()}
+
+    done = perdure(data_dir, "doctor", "--json", **WITHOUT)
+
+    told = findings(done)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["well"]
+    assert {"storage", "room"} <= set(told)
+    for name in ("permissions", "pages", "schema", "clock", "pending", "model"):
+        assert told[name]["level"] == "ok"
+    assert sqlite3.sqlite_version in told["sqlite"]["text"]
+    assert {path: path.read_bytes() for path in data_dir.iterdir() if path.is_file()} == before
+
+
+def test_doctor_makes_no_store_where_there_is_none(data_dir: Path) -> None:
+    done = perdure(data_dir, "doctor")
+
+    assert done.returncode == 0
+    assert "There is no store yet" in done.stdout
+    assert not data_dir.exists()
+
+
+def test_doctor_sees_what_others_can_read_what_waits_and_a_clock_that_was_set_back(store: Path, data_dir: Path) -> None:
+    shutil.copytree(store, data_dir)
+    with closing(sqlite3.connect(data_dir / "perdure.db")) as db:
+        db.execute("UPDATE episode SET recorded_at = '2099-01-01T00:00:00.000000+00:00'")
+        db.commit()
+    data_dir.chmod(0o755)
+
+    done = perdure(data_dir, "doctor", "--json")
+
+    told = findings(done)
+    assert done.returncode == 0, "warnings alone do not fail a probe"
+    assert told["permissions"]["fix"] == f"chmod 700 {data_dir}"
+    assert f"{2 * HERONS + 3} pieces of text wait" in told["pending"]["text"]
+    assert "2099-01-01" in told["clock"]["text"]
+    assert data_dir.stat().st_mode & 0o777 == 0o755
+
+
+def test_doctor_names_damaged_pages_and_the_database_stays_as_it_is(store: Path, data_dir: Path) -> None:
+    shutil.copytree(store, data_dir)
+    db = data_dir / "perdure.db"
+    pages = bytearray(db.read_bytes())
+    for at in range(8 * 4096, len(pages), 3 * 4096):
+        pages[at : at + 16] = b"\xff" * 16
+    db.write_bytes(pages)
+
+    done = perdure(data_dir, "doctor", "--json")
+
+    damaged = [finding for finding in findings(done).values() if finding["level"] == "failure"]
+    assert done.returncode == 1
+    assert damaged
+    assert all("restore a backup" in finding["fix"] for finding in damaged)
+    assert db.read_bytes() == pages
+
+
+def test_doctor_fails_on_a_disk_in_memory_and_says_what_to_mount(disk: Disk) -> None:
+    done = disk.perdure("doctor", "--json")
+
+    told = findings(done)
+    assert done.returncode == 1
+    assert told["storage"]["level"] == "failure"
+    assert f"in memory (tmpfs at {DISK})" in told["storage"]["text"]
+    assert f"-v perdure-data:{DATA}" in told["storage"]["fix"]
+
+
+def test_doctor_names_a_full_and_a_read_only_disk_and_an_owner(disk: Disk, store: Path) -> None:
+    disk.put(store)
+    filler = disk.fill()
+    full = findings(disk.perdure("doctor", "--json"))
+    filler.unlink()
+    disk.run("mount", "-o", "remount,ro", str(DISK))
+    read_only = findings(disk.perdure("doctor", "--json"))
+    disk.run("mount", "-o", "remount,rw", str(DISK))
+    owned = findings(disk.perdure("doctor", "--json", as_nobody=True))
+
+    assert full["room"]["level"] == "failure"
+    assert full["pages"]["level"] == "ok"
+    assert "mounted read-only" in read_only["permissions"]["text"]
+    assert read_only["pages"]["level"] == "ok"
+    assert "uid 65532" in owned["store"]["text"]
+    assert f"chown -R 65532:65532 {DATA}" in owned["store"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("mount", "why"),
+    [
+        (Mount(Path("/"), "overlay", "/"), "container's own layer"),
+        (Mount(Path("/data"), "tmpfs", "/"), "in memory"),
+        (Mount(Path("/data"), "nfs4", "/"), "network file system"),
+        (Mount(Path("/data"), "cifs", "/"), "network file system"),
+    ],
+)
+def test_what_does_not_last_is_told_by_its_file_system(mount: Mount, why: str) -> None:
+    told = lasts(Path("/data/perdure"), mount, Path("/usr"))
+
+    assert told is not None
+    assert why in told[0]
+    assert "/data/perdure" in told[1] or "PERDURE_DATA_DIR" in told[1]
+
+
+def test_a_disk_and_a_named_volume_last_and_a_volume_without_a_name_is_doubtful() -> None:
+    path, unnamed = Path("/data/perdure"), f"/var/lib/docker/volumes/{'a1' * 32}/_data"
+
+    assert lasts(path, Mount(Path("/"), "ext4", "/"), Path("/usr")) is None
+    assert doubts(path, Mount(Path("/data"), "ext4", "/var/lib/docker/volumes/perdure-data/_data")) is None
+    assert doubts(path, Mount(Path("/data"), "ext4", unnamed)) is not None
+
+
+def test_a_data_directory_within_an_installation_or_a_cache_does_not_last() -> None:
+    local = Mount(Path("/"), "ext4", "/")
+
+    assert lasts(Path("/opt/venv/data"), local, Path("/opt/venv")) is not None
+    assert lasts(Path("/usr/lib/python3/site-packages/perdure/data"), local, Path("/opt/venv")) is not None
+    assert lasts(Path("/home/ana/.cache/uv/archive/data"), local, Path("/opt/venv")) is not None
+
+
+def test_selftest_passes_and_leaves_nothing_behind(store: Path, data_dir: Path) -> None:
+    shutil.copytree(store, data_dir)
+    before = sorted((path, path.stat().st_mtime_ns) for path in data_dir.rglob("*"))
+
+    done = perdure(data_dir, "selftest")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    for kind in ("memory", "turn", "state", "file"):
+        assert f"pass  read the {kind} back" in done.stdout
+    assert sorted((path, path.stat().st_mtime_ns) for path in data_dir.rglob("*")) == before
+
+
+def test_selftest_fails_on_a_full_disk(disk: Disk) -> None:
+    disk.fill()
+
+    done = disk.perdure("selftest", "--json")
+
+    assert done.returncode == 1
+    assert not json.loads(done.stdout)["passed"]
+    assert "disk is full" in done.stdout or "No space left" in done.stdout
+    assert not list(disk.path(DISK).glob("selftest-*"))
