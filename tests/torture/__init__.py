@@ -1,0 +1,1 @@
+"""Faults injected into the product, and what it must still keep: see docs/reliability.md."""

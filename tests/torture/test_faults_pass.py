@@ -1,0 +1,91 @@
+"""A server whose disk fails, is slow or is full: it says so, keeps what it has, and writes again when that is over."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from conftest import StartStdio, StdioClient
+from torture import history
+from torture.conftest import MakePlan, Report, Scale
+from torture.history import Operation, Outcome, Verdict
+from torture.injection import CHANGES, Action, Call
+
+FAULTS: tuple[tuple[Action, int, tuple[Call, ...]], ...] = (
+    (Action.FAIL, errno.EIO, CHANGES),
+    (Action.FAIL_ON, errno.ENOSPC, CHANGES),
+    (Action.FAIL, errno.EIO, ("sync",)),
+    (Action.FAIL_ON, errno.EIO, ("sync",)),
+    (Action.SHORT, 0, ("write", "read")),
+)
+
+
+def examine(client: StdioClient, operations: list[Operation]) -> Verdict:
+    return history.check(history.look(history.asked_of(client), operations), operations)
+
+
+def next_write(n: int) -> Operation:
+    match n % 3:
+        case 0:
+            return history.remember(f"number {n}")
+        case 1:
+            return history.append(f"number {n}", "standup")
+        case _:
+            return history.write(f"number {n}", f"notes/{n % 9}.md")
+
+
+def test_a_server_writes_again_after_each_fault_without_a_restart(
+    start_stdio: StartStdio, data_dir: Path, make_plan: MakePlan, scale: Scale, report: Report
+) -> None:
+    plan = make_plan(data_dir)
+    client = start_stdio(**plan.environment)
+    client.initialize()
+    client.call("list_history")  # the engine is loaded
+    operations: list[Operation] = []
+    faults, unclear = 0, list[str]()
+    for n in range(scale(30, 600)):
+        action, error, calls = FAULTS[n % len(FAULTS)]
+        spoiled, after = next_write(2 * n), next_write(2 * n + 1)
+        operations += [spoiled, after]
+        plan.arm(action, n // len(FAULTS) % 40 + 1, error=error, calls=calls)
+        result = spoiled.call(client)
+        faults += plan.fired > 0
+        plan.disarm()
+        if "wrong inside" in str(result) or not result["content"]:
+            unclear.append(str(result))
+        result = after.call(client)
+        assert after.outcome is Outcome.ACKNOWLEDGED, f"after {action.name} {os.strerror(error)}: {result}"
+    verdict = examine(client, operations)
+    client.process.kill()
+    again = start_stdio()
+    again.initialize()
+    verdict.add(examine(again, operations))
+    again.end_input()
+    verdict.add(history.check_pages(data_dir))
+    report(f"{faults} faults in one server: {verdict}")
+    assert verdict.right, str(verdict)
+    assert not unclear, unclear[:3]
+    assert faults > len(operations) // 10
+    assert any(operation.outcome is Outcome.UNKNOWN for operation in operations)
+
+
+def test_a_slow_disk_delays_the_writer_and_no_reader(
+    start_stdio: StartStdio, data_dir: Path, make_plan: MakePlan
+) -> None:
+    plan = make_plan(data_dir)
+    client = start_stdio(**plan.environment)
+    client.initialize()
+    assert history.remember("before").call(client)["structuredContent"]
+    plan.arm(Action.DELAY, 1, calls=("sync",), delay_s=3.0)
+    slow = history.remember("slow")
+    client.send(
+        {"jsonrpc": "2.0", "id": "slow", "method": "tools/call"}
+        | {"params": {"name": "remember", "arguments": slow.arguments}}
+    )
+    for _ in range(3):
+        found = client.call("recall", query="memory before")
+        assert found["structuredContent"]["hits"], found
+    assert not any(b'"slow"' in line for line in client.lines), "the readers waited for the writer"
+    assert client.reply("slow")["result"]["structuredContent"]["created"]
+    assert plan.fired == 1
