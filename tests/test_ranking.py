@@ -354,6 +354,18 @@ def test_the_same_said_of_two_things_is_no_change(told: tuple[tuple[str, str], .
     assert set(ordered(both, first, ("2026-09-01", "Lunch was fine."), second)[:2]) == {first[1], second[1]}
 
 
+@pytest.mark.parametrize(
+    ("question", "other"),
+    [
+        ("locker of lynx 11", "The locker of badger 25 holds box 11."),
+        ("What is in the locker of lynx 11?", "The locker of lynx 25 holds box 11."),
+    ],
+)
+def test_a_number_that_stands_elsewhere_is_not_the_one_asked_for(question: str, other: str) -> None:
+    asked_for = ("2026-02-01", "The locker of lynx 11 holds box 36.")
+    assert best(question, asked_for, ("2026-06-01", other)) == asked_for[1]
+
+
 def test_a_name_at_the_same_place_may_be_what_changed() -> None:
     owned = ("2026-02-01", "Ana is responsible for mail-relay."), ("2026-06-01", "Bo is responsible for mail-relay.")
     assert best("Who is responsible for mail-relay?", *owned) == owned[1][1]

@@ -267,7 +267,7 @@ class _Told:
         alike = np.maximum(np.where(apart, 0.0, alike), same)
         updates: list[list[int]] = np.argwhere((alike > 0) & later & ~(change | change[:, None] | same)).tolist()
         for i, j in updates:
-            later[i, j] = not _differ_in_subject(spoken[i], spoken[j], terms.names & said[i] & said[j])
+            later[i, j] = not _differ_in_subject(spoken[i], spoken[j], terms, terms.names & said[i] & said[j])
         return cls(statements, said, terms, change, retraction, claimed, later, changes & ~apart, alike)
 
     def lifted(self, relevance: Floats) -> Floats:
@@ -295,7 +295,8 @@ class _Told:
 class _Terms:
     """Which statement has which words of the question, and which rare ones besides."""
 
-    asked: Floats  # (n, words of the question)
+    words: Set[str]  # of the question
+    asked: Floats  # (n, words of the question that some statement has)
     rare: Sequence[Set[str]]
     names: Set[str]  # of the question's words those that say which one it is about
     subject: Floats  # (n,): how much of the question's names each has; where it has none, of its words
@@ -314,7 +315,7 @@ class _Terms:
         weight = np.array([math.log(1 + n / (1 + having[w])) * (NAME_WEIGHT if w in names else 1) for w in words])
         is_subject = np.array([word in names or not names for word in words], dtype=float)
         subject, coverage = asked @ (weight * is_subject), asked @ weight
-        return cls(asked, [told & each for each in said], names, subject, coverage)
+        return cls(about, asked, [told & each for each in said], names, subject, coverage)
 
     def about_subject(self) -> Flags:
         """Return (n,): which have about all that any has of the question's subject."""
@@ -338,13 +339,17 @@ def _words(spoken: Sequence[str]) -> set[str]:
 
 
 def _names(question: str) -> set[str]:
-    """Return the words of a question that name one thing among its like: with a capital, a digit or a mark inside."""
-    words = SAID.findall(question)
-    return {
+    """Return the words of a question that name one thing among its like: with a capital, a digit or a mark inside.
+
+    A number alone is none: of what it is the number, its other words say.
+    """
+    words = [word.removesuffix("'s").removesuffix("’s") for word in SAID.findall(question)]
+    names = {
         name.lower()
-        for n, name in enumerate(word.removesuffix("'s").removesuffix("’s") for word in words)
+        for n, name in enumerate(words)
         if (n > 0 and name != name.lower()) or not name.replace("'", "").isalpha()
     }
+    return set() if all(name.isdigit() for name in names) else names
 
 
 def _alike(
@@ -388,17 +393,20 @@ def _bare_changes(statements: Sequence[Statement], said: Sequence[Set[str]], cos
     return found
 
 
-def _differ_in_subject(a: Sequence[str], b: Sequence[str], named: Set[str]) -> bool:
+def _differ_in_subject(a: Sequence[str], b: Sequence[str], terms: _Terms, named: Set[str]) -> bool:
     """Return whether two statements say the same sort of thing of two subjects: alpha1 runs this, alpha2 runs that.
 
-    They begin alike, differ in an identifier or a name, go on alike, and differ once more. `named` are the names of
-    the question that both have: then a name tells nothing, since what both are about is known.
+    They begin alike, differ in an identifier or a name, go on alike, and differ once more; a number is an identifier
+    if the question says one of the two. `named` are the names of the question that both have: then a name tells
+    nothing, since what both are about is known.
     """
     if a[:1] != b[:1] and a[1:2] != b[1:2]:
         return False  # at once for most
     n = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
     if not (n + 1 < len(a) and n + 1 < len(b) and a[n + 1] == b[n + 1] and a[n + 1 :] != b[n + 1 :]):
         return False
+    if a[n].isdigit() and b[n].isdigit():
+        return (a[n] in terms.words) != (b[n] in terms.words)
     if all(_is_identifier(word) for word in (a[n], b[n])):
         return True
     return not named and all(_is_name(word) for word in (a[n], b[n]))
