@@ -244,3 +244,13 @@ def test_every_proof_the_readme_names_selects_a_test() -> None:
 
 def test_docs_carry_no_word_of_an_unfinished_page() -> None:
     assert not [name for name, page in PAGES.items() if re.search(r"\b(TODO|FIXME|TBD|XXX)\b", page)]
+
+
+def test_every_test_that_the_docs_name_exists() -> None:
+    defined = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    }
+    named = {name for page in PAGES.values() for name in re.findall(r"`(test_\w+)`", page)}
+    assert named and named <= defined, named - defined

@@ -34,8 +34,8 @@ WAL_RESET_FIXED = (3, 51, 3)  # sqlite.org: two connections, one writing and one
 CLOCK_SLACK = timedelta(minutes=5)
 BUILT = datetime(2026, 1, 1, tzinfo=UTC)  # no clock that is right shows less
 RESTORE = (
-    "Keep a copy of the data directory as it is, and restore a backup (perdure restore FILE). Until then perdure recall "
-    "and perdure history show what can still be read."
+    "Keep a copy of the data directory as it is, and restore a backup (perdure restore FILE). Until then perdure "
+    "recall and perdure history show what can still be read."
 )
 
 

@@ -269,3 +269,5 @@ def _translated(directory: Path) -> Generator[None]:
         raise trouble.of_sqlite(exc.orig, directory) from exc
     except sqlite3.Error as exc:
         raise trouble.of_sqlite(exc, directory) from exc
+    except UnicodeDecodeError as exc:  # of a name in the schema, or in SQLite's own words about it
+        raise Damaged(trouble.DAMAGED.format("it holds text that is not UTF-8")) from exc
