@@ -65,4 +65,5 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.getoption("torture"):
-        terminalreporter.write_line("\n".join(results.publish(config.invocation_params.args)))
+        whole = not config.getoption("keyword") and config.args == ["tests/torture"]
+        terminalreporter.write_line("\n".join(results.publish(config.invocation_params.args, whole=whole)))

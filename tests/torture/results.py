@@ -37,10 +37,12 @@ def collect(report: pytest.TestReport) -> None:
     _rows.append(Row(name, found, report.outcome, report.duration / 60))
 
 
-def publish(arguments: Sequence[object]) -> list[str]:
-    """Write the file and return its table."""
+def publish(arguments: Sequence[object], *, whole: bool) -> list[str]:
+    """Return the table, written to the file too if it is that of a whole run."""
     table = ["| what | found | | minutes |", "|---|---|---|---|"]
     table += [f"| {row.what} | {row.found} | {row.outcome} | {row.minutes:.1f} |" for row in sorted(_rows, key=str)]
+    if not whole:
+        return ["", *table]
     machine = runpy.run_path(str(ROOT / "bench/machine.py"))
     provenance = cast("Callable[[], list[str]]", machine["provenance"])()[1:]
     command = f"- command: `make torture`, that is `pytest {' '.join(map(str, arguments))}`"
