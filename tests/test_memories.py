@@ -35,6 +35,23 @@ def test_a_key_has_one_current_value_and_as_of_finds_the_former_one(client: Stdi
     assert hits(client, "where does the user live", as_of="2019-06-01") == []
 
 
+def test_a_question_about_the_past_reaches_all_former_values_in_a_small_store(client: StdioClient) -> None:
+    for month in range(1, 10):
+        remember(client, f"Person {month} is on call.", key="oncall", at=f"2026-0{month}-01")
+    answer = client.call("recall", query="Who was on call in March 2026?", limit=20)["structuredContent"]
+    assert answer["hits"][0]["content"] == "Person 3 is on call."
+    assert len(answer["hits"]) == answer["searched"]["memories"] == 9
+    assert client.call("recall", query="Who is on call?")["structuredContent"]["searched"]["memories"] == 1
+
+
+def test_as_of_says_that_files_changed_since_are_left_out(client: StdioClient) -> None:
+    client.call("write_file", path="plan.md", content="The code word is albatross.")
+    early = client.call("recall", query="code word", as_of="2020-01-01")["structuredContent"]
+    assert not early["hits"]
+    assert any("read_file" in reason for reason in early["degraded"])
+    assert "degraded" not in client.call("recall", query="code word")["structuredContent"]
+
+
 def test_supersedes_names_the_memory_it_replaces(client: StdioClient) -> None:
     old = remember(client, "Standup is at nine")
     new = remember(client, "Standup is at ten", supersedes=old["id"])

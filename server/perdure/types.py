@@ -141,6 +141,14 @@ class StateValue:
 
 
 @dataclass(frozen=True, slots=True)
+class StatePage:
+    """Values in order of their keys; `next_cursor` is None on the last page."""
+
+    values: tuple[StateValue, ...]
+    next_cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StateReceipt:
     """The answer of set_state: the version that the key has now."""
 

@@ -301,11 +301,16 @@ def get_state(
 ) -> None:
     """Print the values in force."""
     with session(ctx) as (service, caller):
-        values = service.get_state(caller, key, prefix=prefix, as_of=as_of)
+        page = service.get_state(caller, key, prefix=prefix, as_of=as_of)
+        values = [*page.values]
+        while page.next_cursor is not None:
+            page = service.get_state(caller, key, prefix=prefix, as_of=as_of, cursor=page.next_cursor)
+            values += page.values
     show_state(values, as_json)
 
 
-@state.command("set")
+# A negative number is a value, not an option.
+@state.command("set", context_settings={"ignore_unknown_options": True})
 def set_state(
     ctx: typer.Context,
     key: Annotated[str, typer.Argument(help="Like profile.name or task.release.")],

@@ -158,7 +158,9 @@ def _any_json(value: Any, where: str) -> Any:
     check_characters(value, where)
     try:
         return json.loads(value)
-    except (ValueError, RecursionError):
+    except RecursionError as exc:
+        raise InvalidInput(f"{where} is nested too deep. Flatten it.") from exc
+    except ValueError:
         return value
 
 

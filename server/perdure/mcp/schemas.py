@@ -181,8 +181,8 @@ LIST_HISTORY = _tool(
 GET_STATE = _tool(
     "get_state",
     "What is so now: the value of a key, or of all keys with a prefix.",
-    _closed({"key": STR, "prefix": STR, "as_of": _string("What held then")}, []),
-    {"values": OBJECTS, "left_out": INT},
+    _closed({"key": STR, "prefix": STR, "as_of": _string("What held then"), "cursor": STR}, []),
+    {"values": OBJECTS, "next_cursor": STR},
     hints="read repeat",
 )
 

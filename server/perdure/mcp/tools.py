@@ -95,10 +95,11 @@ def _list_history(service: Service, caller: Principal, given: Arguments) -> Answ
 
 
 def _get_state(service: Service, caller: Principal, given: Arguments) -> Answer:
-    values = service.get_state(caller, **given)
+    page = service.get_state(caller, **given)
+    values = page.values
 
     def first(n: int) -> Answer:
-        return wording.state_values(values[:n], len(values) - n)
+        return wording.state_values(values[:n], values[n - 1].key if n < len(values) else page.next_cursor)
 
     return wording.fitted(len(values), MAX_RESULT, first, lambda _: first(min(len(values), 1)))
 

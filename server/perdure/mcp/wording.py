@@ -262,23 +262,23 @@ def _thread_line(thread: ThreadInfo) -> str:
     return f"{visible(thread.thread)}: {thread.episodes} episodes, {times}"
 
 
-def state_values(found: Sequence[StateValue], left_out: int) -> Answer:
-    """Return the values in order of their keys; `left_out` more did not fit."""
+def state_values(found: Sequence[StateValue], next_cursor: str | None) -> Answer:
+    """Return the values in order of their keys."""
     structured: dict[str, Any] = {
         "values": [
             {"key": each.key, "value": each.value, "version": each.version, "updated_at": each.updated_at}
             for each in found
         ]
     }
-    structured |= _present(left_out=left_out or None)
+    structured |= _present(next_cursor=next_cursor)
     lines = [
         f"{header([each.key, f'v{each.version}', short_time(each.updated_at)])} {visible(compact(each.value))}"
         for each in found
     ]
     if not found:
         lines.append("Nothing is set there.")
-    if left_out:
-        lines.append(f"({left_out} more did not fit: ask with a longer prefix)")
+    if next_cursor:
+        lines.append(f"(more: cursor {visible(next_cursor)})")
     return Answer(("\n".join(lines),), structured)
 
 

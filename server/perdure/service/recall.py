@@ -47,7 +47,7 @@ class _Question:
 
     def pool(self, total: int) -> int:
         """Return how many candidates each channel gives: of a small store all."""
-        return total if total <= SMALL else self.wanted
+        return SMALL if total <= SMALL else self.wanted
 
 
 @dataclass(slots=True)
@@ -160,7 +160,8 @@ class Recalling(Part):
         embedded = core.indexer.begin_query(question.ask.about)
         with core.database.read() as tx:
             state = vectors.state(tx)
-            searched = passages.count(tx, question.namespace, question.reach, filtered=question.filtered)
+            counted = question.filtered or question.reach.former  # what is superseded is in no running count
+            searched = passages.count(tx, question.namespace, question.reach, filtered=counted)
             total = sum(searched.values())
             pool = question.pool(total)
             # Every match has to be reached where there is a filter, or a further page.
@@ -182,6 +183,8 @@ class Recalling(Part):
                 pending=0 if core.indexer.embedder is None else passages.count_pending(tx, question.namespace),
                 authors=passages.authors(tx, question.namespace),
             )
+            if passages.any_file_after(tx, question.namespace, question.reach):
+                found.degraded.append("files changed since as_of are left out; read_file shows their former versions")
         found.meaning = self._by_meaning(question, embedded(), state, total)
         found.degraded += found.meaning.degraded
         return found

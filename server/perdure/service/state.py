@@ -18,6 +18,7 @@ from perdure.types import (
     MAX_STATE_VALUE,
     MAX_STATE_VALUES,
     Principal,
+    StatePage,
     StateReceipt,
     StateValue,
 )
@@ -31,11 +32,18 @@ class State(Part):
     """The current, authoritative value of a field, and the values it had before."""
 
     def get_state(
-        self, caller: Principal, key: str | None = None, *, prefix: str | None = None, as_of: str | None = None
-    ) -> tuple[StateValue, ...]:
+        self,
+        caller: Principal,
+        key: str | None = None,
+        *,
+        prefix: str | None = None,
+        as_of: str | None = None,
+        cursor: str | None = None,
+    ) -> StatePage:
         """Return the value of a key, or those of all keys that begin with `prefix`, or all, in order of their keys.
 
-        `as_of` answers with what held then. A key that is not set is left out. Raises InvalidInput.
+        `as_of` answers with what held then. A key that is not set is left out; `cursor` is the last key seen. Raises
+        InvalidInput.
         """
         caller.require("memory:read")
         if key is not None and prefix is not None:
@@ -47,12 +55,12 @@ class State(Part):
                 caller.namespace,
                 key=checks.key(key),
                 prefix=checks.label(prefix, "prefix", limit=MAX_KEY) or "",
+                after=checks.label(cursor, "cursor", limit=MAX_KEY) or "",
                 as_of=moment,
                 limit=MAX_STATE_VALUES + 1,
             )
-        if len(found) > MAX_STATE_VALUES:
-            raise InvalidInput(f"More than {MAX_STATE_VALUES} keys match. Ask with a longer prefix.")
-        return tuple(_shown(value) for value in found)
+        values = tuple(_shown(value) for value in found[:MAX_STATE_VALUES])
+        return StatePage(values, values[-1].key if len(found) > len(values) else None)
 
     def state_versions(self, caller: Principal, key: str) -> tuple[StateValue, ...]:
         """Return the versions a key had, the newest first, deletions too. Raises NotFound."""

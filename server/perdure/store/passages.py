@@ -203,6 +203,14 @@ def count_pending(reader: Reader, namespace: str) -> int:
     return reader.execute(statement, (namespace,)).fetchone()[0]
 
 
+def any_file_after(reader: Reader, namespace: str, reach: Reach) -> bool:
+    """Return whether `as_of` hides a file: only its present version is searched."""
+    if reach.as_of is None or "file" not in reach.types:
+        return False
+    statement = "SELECT 1 FROM passage WHERE namespace = ? AND hidden = 0 AND type = 'file' AND at > ? LIMIT 1"
+    return reader.execute(statement, (namespace, reach.as_of)).fetchone() is not None
+
+
 def search_words(
     reader: Reader, namespace: str, terms: Sequence[Term], reach: Reach, k: int, *, most: int | None = None
 ) -> list[tuple[int, float]]:

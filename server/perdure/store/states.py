@@ -23,10 +23,10 @@ class StoredValue:
 
 
 def find(
-    reader: Reader, namespace: str, *, key: str | None, prefix: str, as_of: str | None, limit: int
+    reader: Reader, namespace: str, *, key: str | None, prefix: str, after: str, as_of: str | None, limit: int
 ) -> list[StoredValue]:
-    """Return up to `limit` values in order of their keys: those in force, or those that were at `as_of`."""
-    terms = ["namespace = :namespace", "value IS NOT NULL"]
+    """Return up to `limit` values in order of their keys, from the one after `after`: those in force, or at `as_of`."""
+    terms = ["namespace = :namespace", "key > :after", "value IS NOT NULL"]
     if key is not None:
         terms.append("key = :key")
     if prefix:
@@ -38,7 +38,7 @@ def find(
         terms.append("at <= :as_of AND (replaced_at IS NULL OR replaced_at > :as_of)")
     rows = reader.execute(
         f"SELECT key, version, value, at FROM state WHERE {' AND '.join(terms)} ORDER BY key LIMIT :limit",
-        {"namespace": namespace, "key": key, "prefix": prefix, "as_of": as_of, "limit": limit},
+        {"namespace": namespace, "key": key, "prefix": prefix, "after": after, "as_of": as_of, "limit": limit},
     )
     return [StoredValue(*row) for row in rows]
 
