@@ -79,7 +79,10 @@ def test_the_same_idempotency_key_returns_the_first_receipt_and_writes_nothing(c
     written = {"path": "a.md", "content": "x", "mode": "append", "idempotency_key": "k3"}
     assert client.call("write_file", **written)["structuredContent"]["bytes"] == 1
     assert client.call("write_file", **written)["structuredContent"]["bytes"] == 1
-    assert remember(client, "Another text", idempotency_key="k1")["id"] == first["id"]
+    odd = client.call("remember", content="Another text", idempotency_key="k1")
+    assert odd["structuredContent"]["id"] == first["id"]
+    assert "nothing was written now" in odd["structuredContent"]["note"]
+    assert "nothing was written now" in odd["content"][0]["text"]
     other = client.call("remember", content="Another text", idempotency_key="k2")
     assert other["isError"]
     assert "new key" in other["content"][0]["text"]

@@ -98,7 +98,7 @@ class Similar:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The answer of remember: given only after the commit is on disk.
+    """The answer of remember: given only after the commit is on disk. `note` says what is odd about a receipt.
 
     `indexed` is False while the embedding is pending; the memory is found by words at once all the same.
     """
@@ -109,6 +109,7 @@ class Receipt:
     superseded: tuple[str, ...] = ()
     similar: tuple[Similar, ...] = ()
     indexed: bool = False
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ class Forgotten:
     id: str
     forgotten: bool
     recoverable_until: str | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Appended:
     thread: str
     first_seq: int
     last_seq: int
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,7 @@ class StateReceipt:
     key: str
     version: int
     deleted: bool = False
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,6 +432,7 @@ class FileReceipt:
     version: int
     bytes: int
     created: bool
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,10 +447,11 @@ class FileInfo:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export wrote: lines by type. `problems` could not be exported whole."""
+    """What an export wrote: lines by type. `problems` could not be exported whole, `left_out` is what is never read."""
 
     lines: Mapping[str, int]
     problems: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

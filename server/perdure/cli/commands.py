@@ -297,11 +297,12 @@ def get_state(
     key: Annotated[str | None, typer.Argument(help="One key. Default: all.")] = None,
     prefix: Annotated[str | None, typer.Option(help="All keys that begin so.")] = None,
     as_of: Annotated[str | None, typer.Option(help="What held at this time.")] = None,
+    cursor: Cursor = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the values in force."""
     with session(ctx) as (service, caller):
-        page = service.get_state(caller, key, prefix=prefix, as_of=as_of)
+        page = service.get_state(caller, key, prefix=prefix, as_of=as_of, cursor=cursor)
         values = [*page.values]
         while page.next_cursor is not None:
             page = service.get_state(caller, key, prefix=prefix, as_of=as_of, cursor=page.next_cursor)

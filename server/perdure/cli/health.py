@@ -38,13 +38,18 @@ def selftest(ctx: typer.Context, as_json: AsJson = False) -> None:
         if not as_json:
             typer.echo(f"{'pass' if step.passed else 'FAIL'}  {step.name}{_detail(step)}")
     passed = all(step.passed for step in steps)
-    show(
-        {"passed": passed, "steps": steps},
-        as_json,
-        lambda _: typer.echo("passed" if passed else "failed: what is acknowledged here may be lost"),
-    )
+    show({"passed": passed, "steps": steps}, as_json, lambda _: typer.echo(_conclusion(steps)))
     if not passed:
         raise typer.Exit(1)
+
+
+def _conclusion(steps: list[Step]) -> str:
+    if all(step.passed for step in steps):
+        return "passed"
+    if (hindered := next((step for step in steps if not step.tried), None)) is not None:
+        why = visible(hindered.detail).rstrip(".")
+        return f"could not be tried, as nothing can be stored here: {why}. `perdure doctor` says what to do"
+    return "failed: what is acknowledged here may be lost"
 
 
 def _well(found: list[Finding]) -> bool:

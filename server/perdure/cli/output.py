@@ -62,6 +62,8 @@ def show(value: T, as_json: bool, in_words: Callable[[T], None]) -> None:
         typer.echo(json.dumps(plain(value), ensure_ascii=False, indent=2))
     else:
         in_words(value)
+        if said := getattr(value, "note", None):  # of a receipt
+            note(said)
 
 
 def note(text: str) -> None:

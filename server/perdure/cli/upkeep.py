@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
@@ -68,6 +68,7 @@ def export(
             with _new_file(out) as file:
                 done = service.export(caller, file, all_namespaces=all_namespaces)
     note(f"Exported: {_counted(done.lines)}")
+    _note_left_out(done.left_out)
     for problem in done.problems:
         note(f"Not exported whole: {visible(problem)}")
     if done.problems:
@@ -133,10 +134,14 @@ def _show_imported(done: Imported) -> None:
 
 def _show_backed_up(done: BackedUp) -> None:
     typer.echo(f"{done.file}: {done.bytes:,} bytes, {_counted(done.rows)}")
-    for left in done.left_out:
-        note(f"Left out, as Perdure does not read it: {visible(left)}")
+    _note_left_out(done.left_out)
     for problem in done.problems:
         note(f"Not saved whole: {visible(problem)}")
+
+
+def _note_left_out(left_out: Iterable[str]) -> None:
+    for left in left_out:
+        note(f"Left out, as Perdure does not read it: {visible(left)}")
 
 
 def _show_restored(done: Restored) -> None:

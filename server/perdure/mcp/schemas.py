@@ -89,7 +89,15 @@ REMEMBER = _tool(
         },
         ["content"],
     ),
-    {"id": STR, "created": BOOL, "duplicate": BOOL, "superseded": STRINGS, "similar": OBJECTS, "indexed": BOOL},
+    {
+        "id": STR,
+        "created": BOOL,
+        "duplicate": BOOL,
+        "superseded": STRINGS,
+        "similar": OBJECTS,
+        "indexed": BOOL,
+        "note": STR,
+    },
     hints="repeat",
     meta=ALWAYS_LOAD,
 )
@@ -136,7 +144,7 @@ FORGET = _tool(
     "forget",
     "Hide one memory, by id or key. undo brings it back within 30 days.",
     _closed({"id": STR, "key": STR, "reason": STR, "undo": BOOL, "idempotency_key": STR}, []),
-    {"id": STR, "forgotten": BOOL, "recoverable_until": STR},
+    {"id": STR, "forgotten": BOOL, "recoverable_until": STR, "note": STR},
     hints="destroy repeat",
 )
 
@@ -154,7 +162,7 @@ APPEND_HISTORY = _tool(
         },
         ["thread", "turns"],
     ),
-    {"thread": STR, "first_seq": INT, "last_seq": INT},
+    {"thread": STR, "first_seq": INT, "last_seq": INT, "note": STR},
     hints="",
 )
 
@@ -199,7 +207,7 @@ SET_STATE = _tool(
         },
         ["key"],
     ),
-    {"key": STR, "version": INT, "deleted": BOOL},
+    {"key": STR, "version": INT, "deleted": BOOL, "note": STR},
     hints="destroy",
 )
 
@@ -233,7 +241,7 @@ WRITE_FILE = _tool(
         },
         ["path", "content"],
     ),
-    {"path": STR, "version": INT, "bytes": INT, "created": BOOL},
+    {"path": STR, "version": INT, "bytes": INT, "created": BOOL, "note": STR},
     hints="",
 )
 

@@ -100,26 +100,32 @@ def receipt(found: Receipt) -> Answer:
     lines += [f"Similar: [{s.id}] {visible(s.content[:SIMILAR_CHARS])}" for s in found.similar]
     if not found.indexed:
         lines.append("Indexing is pending; recall finds it by its words already.")
-    return Answer(("\n".join(lines),), structured)
+    return _noted("\n".join(lines), structured, found.note)
+
+
+def _noted(text: str, structured: dict[str, Any], note: str | None) -> Answer:
+    return Answer((f"{text}\n{note}" if note else text,), structured | _present(note=note))
 
 
 def forgotten(found: Forgotten) -> Answer:
     structured = {"id": found.id, "forgotten": found.forgotten} | _present(recoverable_until=found.recoverable_until)
     if not found.forgotten:
-        return Answer((f"{found.id} is back.",), structured)
+        return _noted(f"{found.id} is back.", structured, found.note)
     until = f" undo brings it back until {short_time(found.recoverable_until)}." if found.recoverable_until else ""
-    return Answer((f"{found.id} is forgotten.{until}",), structured)
+    return _noted(f"{found.id} is forgotten.{until}", structured, found.note)
 
 
 def appended(found: Appended) -> Answer:
     structured = {"thread": found.thread, "first_seq": found.first_seq, "last_seq": found.last_seq}
-    return Answer((f"Appended to {visible(found.thread)}: {found.first_seq} to {found.last_seq}.",), structured)
+    text = f"Appended to {visible(found.thread)}: {found.first_seq} to {found.last_seq}."
+    return _noted(text, structured, found.note)
 
 
 def written(found: FileReceipt) -> Answer:
     structured = {"path": found.path, "version": found.version, "bytes": found.bytes, "created": found.created}
     word = "Created" if found.created else "Wrote"
-    return Answer((f"{word} {visible(found.path)}: version {found.version}, {found.bytes} bytes.",), structured)
+    text = f"{word} {visible(found.path)}: version {found.version}, {found.bytes} bytes."
+    return _noted(text, structured, found.note)
 
 
 def recalled(found: Recall) -> Answer:
@@ -285,7 +291,7 @@ def state_values(found: Sequence[StateValue], next_cursor: str | None) -> Answer
 def state_set(found: StateReceipt) -> Answer:
     structured = {"key": found.key, "version": found.version, "deleted": found.deleted}
     word = "Deleted" if found.deleted else "Set"
-    return Answer((f"{word} {visible(found.key)}: version {found.version}.",), structured)
+    return _noted(f"{word} {visible(found.key)}: version {found.version}.", structured, found.note)
 
 
 def file_text(found: FileText, max_chars: int) -> Answer:

@@ -16,6 +16,10 @@ from perdure.tables import IdempotencyRow
 from perdure.types import Appended, FileReceipt, Forgotten, Receipt, StateReceipt
 
 MAX_IDEMPOTENCY_KEY = 200
+OTHER_WRITE = (
+    "This idempotency_key was used before for another write, whose receipt this is; nothing was written now. Use a new"
+    " key for a new write."
+)
 
 
 class Once:
@@ -28,13 +32,17 @@ class Once:
         self._request = hashlib.sha256(json.dumps([tool, *request], sort_keys=True).encode()).hexdigest()
 
     def first(self, reader: Reader) -> dict[str, Any] | None:  # Any: the fields of whichever receipt it was
-        """Return the first receipt's fields. Raises Conflict if the key was used with another tool."""
+        """Return the first receipt's fields, with a note if it is that of another write with the same tool.
+
+        Raises Conflict if the key was used with another tool.
+        """
         if self._key is None or (found := episodes.first_receipt(reader, self._namespace, self._key)) is None:
             return None
-        tool, receipt = found
+        tool, request, receipt = found
         if tool != self._tool:
             raise Conflict(f"idempotency_key {self._key!r} was used with {tool}. Use a new key for a new write.")
-        return json.loads(receipt)
+        fields: dict[str, Any] = json.loads(receipt)
+        return fields if request == self._request else {**fields, "note": OTHER_WRITE}
 
     def keep(self, tx: Session, receipt: Receipt | Appended | FileReceipt | Forgotten | StateReceipt, at: str) -> None:
         if self._key is None:
@@ -46,7 +54,7 @@ class Once:
                 key=self._key,
                 tool=self._tool,
                 request=self._request,
-                receipt=json.dumps(asdict(receipt)),
+                receipt=json.dumps({name: value for name, value in asdict(receipt).items() if name != "note"}),
                 at=at,
             ),
         )

@@ -123,9 +123,9 @@ def newest(reader: Reader, namespace: str) -> int:
     return reader.execute("SELECT max(seq) FROM episode WHERE namespace = ?", (namespace,)).fetchone()[0] or 0
 
 
-def first_receipt(reader: Reader, namespace: str, key: str) -> tuple[str, str] | None:
-    """Return (tool, receipt as JSON) of the write that used `key` before."""
-    statement = "SELECT tool, receipt FROM idempotency WHERE namespace = ? AND key = ?"
+def first_receipt(reader: Reader, namespace: str, key: str) -> tuple[str, str, str] | None:
+    """Return (tool, digest of the request, receipt as JSON) of the write that used `key` before."""
+    statement = "SELECT tool, request, receipt FROM idempotency WHERE namespace = ? AND key = ?"
     return reader.execute(statement, (namespace, key)).fetchone()
 
 
