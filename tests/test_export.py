@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -364,3 +365,113 @@ def test_a_lost_version_is_named_and_the_rest_comes_over(cli: CommandLine, other
         assert service.read_file(caller, "notes/plan.md").text == "two\n"
         with pytest.raises(PerdureError, match="not kept"):
             service.read_file(caller, "notes/plan.md", version=1)
+
+
+def test_a_receipt_that_only_looks_like_one_of_history_comes_over_as_it_is(
+    cli: CommandLine, other: CommandLine
+) -> None:
+    with cli.service() as (service, caller):
+        state = service.set_state(caller, "build_seq", 1, idempotency_key="state")
+        file = service.write_file(caller, "notes/my_seq.md", "one\n", idempotency_key="file")
+
+    told = imported(other, exported(cli))
+
+    assert told.added["receipt"] == 2
+    with other.service() as (service, caller):
+        assert service.set_state(caller, "build_seq", 1, idempotency_key="state") == state
+        assert service.write_file(caller, "notes/my_seq.md", "one\n", idempotency_key="file") == file
+
+
+def test_two_stores_that_exchange_exports_hold_each_event_once(cli: CommandLine, other: CommandLine) -> None:
+    def append(store: CommandLine, *contents: str) -> None:
+        with store.service() as (service, caller):
+            service.append_history(caller, "t", [Turn("user", content) for content in contents])
+
+    append(cli, "one common turn", "ok", "ok")
+    imported(other, exported(cli))
+    append(other, "written there", "ok", "ok")
+    append(cli, "written here")
+    assert imported(cli, exported(other)).added == {"episode": 3}
+
+    assert imported(other, exported(cli)).added == {"episode": 1}
+
+    assert imported(other, exported(cli)).added == imported(cli, exported(other)).added == {}
+    contents = [sorted(line["content"] for line in lines_of(exported(store), "episode")) for store in (cli, other)]
+    assert contents == [sorted(["one common turn", "written there", "written here", *["ok"] * 4])] * 2
+
+
+def test_a_file_that_is_in_place_already_is_not_written_again(cli: CommandLine, other: CommandLine) -> None:
+    export = filled(cli)
+    files = other.data_dir / "workspace" / "default" / "files"
+    (files / "notes").mkdir(parents=True)
+    placed = {"photo.bin": bytes(range(256)), "notes/plan.md": b"two\n"}  # from outside, and a version
+    for name, content in placed.items():
+        (files / name).write_bytes(content)
+        (files / name).chmod(0o444)
+    before = {name: (files / name).stat() for name in placed}
+
+    imported(other, export)
+
+    assert {name: (files / name).stat() for name in placed} == before
+    assert exported(other) == export
+    with other.service() as (service, caller):
+        assert service.read_file(caller, "notes/plan.md").notes == ()
+
+
+def test_a_link_in_the_way_of_an_import_is_refused_by_its_line(cli: CommandLine, other: CommandLine) -> None:
+    export = filled(cli)
+    files = other.data_dir / "workspace" / "default" / "files"
+    files.mkdir(parents=True)
+    (files / "photo.bin").symlink_to(cli.config)
+
+    status, _, err = other.run("import", "-", stdin=export)
+
+    assert status == 1
+    number = next(n for n, line in enumerate(export.split(b"\n"), 1) if b'"type":"file","path":"photo.bin"' in line)
+    assert f"Line {number}: 'photo.bin' is not a plain file" in err
+    assert err.rstrip().endswith("Nothing was imported.")
+    assert lines_of(exported(other), "episode") == []
+
+
+def test_a_read_only_file_in_the_way_is_refused_and_the_import_can_be_tried_again(
+    cli: CommandLine, other: CommandLine
+) -> None:
+    with cli.service() as (service, caller):
+        service.write_file(caller, "plan.md", "one\n")
+    imported(other, exported(cli))
+    with cli.service() as (service, caller):
+        service.write_file(caller, "plan.md", "two\n")
+    export = exported(cli)
+    plan = other.data_dir / "workspace" / "default" / "files" / "plan.md"
+    plan.chmod(0o444)
+
+    with pytest.raises(PerdureError, match=r"read-only on disk.*The database is as it was; import again then"):
+        imported(other, export)
+
+    plan.chmod(0o644)
+    assert imported(other, export).added == {"episode": 1, "file_version": 1, "file": 1}
+
+
+def test_what_an_export_does_not_read_is_named(cli: CommandLine) -> None:
+    export = filled(cli)
+    workspaces = cli.data_dir / "workspace"
+    files = workspaces / "default" / "files"
+    (files / "link.md").symlink_to("photo.bin")
+    (files / "hard.bin").write_bytes(b"x")
+    (files / "hard2.bin").hardlink_to(files / "hard.bin")
+    os.mkfifo(files / "pipe")
+    (files / "odd\nname").write_text("x", encoding="utf-8")
+    (workspaces / "no namespace").mkdir()
+    names = ("default: link.md", "default: hard.bin", "default: hard2.bin", "default: pipe", "default: odd")
+
+    status, out, err = cli.run("export")
+
+    assert (status, out.encode()) == (0, export)
+    left_out = [line for line in err.splitlines() if line.startswith("Left out, as Perdure does not read it: ")]
+    assert len(left_out) == len(names)
+    for name in names:
+        assert sum(name in line for line in left_out) == 1, name
+    assert "no namespace" not in err
+    everything = cli.run("export", "--all-namespaces")[2]
+    assert everything.count("Left out, as Perdure does not read it: ") == len(names) + 1
+    assert "Left out, as Perdure does not read it: no namespace\n" in everything

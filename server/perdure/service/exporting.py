@@ -7,13 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 from perdure.errors import NotFound, PerdureError
 from perdure.service.core import Part
 from perdure.service.exported import FORMAT, EpisodeLine, MemoryLine, ReceiptLine, StateLine, as_line, bytes_fields
 from perdure.settings import NAME
-from perdure.snapshots import FileThen, files_then
+from perdure.snapshots import FileThen, files_then, passed_over
 from perdure.store import Reader, memories, transfer
 from perdure.store.files import StoredVersion
 from perdure.types import Exported, Principal
@@ -47,26 +48,34 @@ class Exporting(Part):
         """
         caller.require("admin")
         sink, problems = _Sink(out), list[str]()
+        left_out = self._no_namespaces() if all_namespaces else []
         sink.write("perdure-export", {"format": FORMAT})
         with self._core.database.read() as reader:
             for namespace in self._namespaces(reader) if all_namespaces else [caller.namespace]:
                 begun = False
-                for type, fields in self._lines(reader, namespace, problems):
+                for type, fields in self._lines(reader, namespace, problems, left_out):
                     if not begun:
                         sink.write("namespace", {"namespace": namespace})
                     begun = True
                     sink.write(type, fields)
         counts = dict(sorted(sink.counts.items()))
         out.write(as_line("end", {"counts": counts, "sha256": sink.digest.hexdigest()}))
-        return Exported(counts, tuple(problems))
+        return Exported(counts, tuple(problems), tuple(left_out))
 
     def _namespaces(self, reader: Reader) -> list[str]:
-        folder = self._core.settings.data_dir / "workspace"
-        folders = folder.iterdir() if folder.is_dir() else ()
-        named = {path.name for path in folders if path.is_dir() and re.match(NAME, path.name)}
+        named = {path.name for path in self._workspaces() if _is_namespace(path)}
         return sorted(named | transfer.namespaces(reader))
 
-    def _lines(self, reader: Reader, namespace: str, problems: list[str]) -> Iterator[tuple[str, Fields]]:
+    def _no_namespaces(self) -> list[str]:
+        return sorted(path.name for path in self._workspaces() if not _is_namespace(path))
+
+    def _workspaces(self) -> Iterable[Path]:
+        folder = self._core.settings.data_dir / "workspace"
+        return folder.iterdir() if folder.is_dir() else ()
+
+    def _lines(
+        self, reader: Reader, namespace: str, problems: list[str], left_out: list[str]
+    ) -> Iterator[tuple[str, Fields]]:
         for row in transfer.rows(reader, "episode", EpisodeLine.columns(), namespace, "seq"):
             yield "episode", row
         for row in transfer.rows(reader, "memory", MemoryLine.columns(), namespace, "seq, id"):
@@ -74,16 +83,25 @@ class Exporting(Part):
             yield "memory", row
         for row in transfer.rows(reader, "state", StateLine.columns(), namespace, "key, version"):
             yield "state", row
-        yield from self._files(reader, namespace, problems)
+        yield from self._files(reader, namespace, problems, left_out)
         for row in transfer.rows(reader, "idempotency", ReceiptLine.columns(), namespace, "key"):
             yield "receipt", row
 
-    def _files(self, reader: Reader, namespace: str, problems: list[str]) -> Iterator[tuple[str, Fields]]:
-        workspace = self._core.workspace_of(namespace)
+    def _files(
+        self, reader: Reader, namespace: str, problems: list[str], left_out: list[str]
+    ) -> Iterator[tuple[str, Fields]]:
+        workspace, seen = self._core.workspace_of(namespace), set[str]()
         for file in files_then(reader, self._core.database.read, workspace, namespace):
             for version in file.versions:
                 yield "file_version", _version(workspace, namespace, file.path, version, problems)
             yield from _file(workspace, namespace, file, problems)
+            seen.add(file.path)
+        root = self._core.settings.data_dir / "workspace" / namespace
+        left_out += [f"{namespace}: {path}" for path in passed_over(root, seen)]
+
+
+def _is_namespace(path: Path) -> bool:
+    return path.is_dir() and re.match(NAME, path.name) is not None
 
 
 def _version(workspace: Workspace, namespace: str, path: str, version: StoredVersion, problems: list[str]) -> Fields:

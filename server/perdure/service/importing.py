@@ -6,13 +6,12 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
-from typing import IO
+from typing import IO, Any
 
 from sqlmodel import Session
 
 from perdure import chunking, ranking
-from perdure.errors import Conflict, InvalidInput
+from perdure.errors import Conflict, InvalidInput, Refused
 from perdure.service import checks
 from perdure.service.core import Core, Part
 from perdure.service.exported import (
@@ -55,8 +54,9 @@ class Importing(Part):
     ) -> Imported:
         """Add what an export holds, to the namespaces it names or to `into`; on disk when this returns.
 
-        What is here already is left as it is. Raises InvalidInput and Conflict with the number of the line; nothing was
-        imported then. Other writers wait meanwhile, and are told so after their deadline. Calls progress(bytes read).
+        What is here already is left as it is. Raises InvalidInput, Conflict and Refused with the number of the line;
+        nothing was imported then. Other writers wait meanwhile, and are told so after their deadline. Calls
+        progress(bytes read).
         """
         caller.require("admin")
         core = self._core
@@ -66,7 +66,7 @@ class Importing(Part):
             for number, line in _lines(source, progress):
                 try:
                     work.take(line)
-                except (InvalidInput, Conflict) as exc:
+                except (InvalidInput, Conflict, Refused) as exc:
                     raise type(exc)(f"Line {number}: {exc} {NOTHING}") from exc
             done = work.finish()
         core.indexer.wake()
@@ -118,7 +118,7 @@ class _Import:
         self.kept: list[str] = []
 
     def take(self, line: AnyLine) -> None:
-        """Do what one line says; events and memories are added in batches. Raises InvalidInput, Conflict."""
+        """Do what one line says; events and memories are added in batches. Raises InvalidInput, Conflict, Refused."""
         if not isinstance(line, EpisodeLine) or len(self._events) == BATCH:
             self._add_events()
         if not isinstance(line, MemoryLine) or len(self._memories) == BATCH:
@@ -261,14 +261,15 @@ class _Import:
 
     def _receipt_here(self, line: ReceiptLine) -> str:
         """Return the receipt with the numbers that its events have here."""
-        if "_seq" not in line.receipt:
+        if line.tool != "append_history":
             return line.receipt
         try:
-            told = Appended(**json.loads(line.receipt))
+            fields: dict[str, Any] = json.loads(line.receipt)  # Any: JSON values
+            told = Appended(**fields)
         except (ValueError, TypeError) as exc:
             raise InvalidInput(f"receipt: {exc}.") from exc
         first, last = self._numbers.of(told.first_seq), self._numbers.of(told.last_seq)
-        return json.dumps(asdict(replace(told, first_seq=first, last_seq=last)))
+        return json.dumps(fields | {"first_seq": first, "last_seq": last})
 
     def finish(self) -> Imported:
         """Put the files in their places; only the commit is missing afterwards."""

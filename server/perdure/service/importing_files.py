@@ -7,7 +7,7 @@ from collections import Counter
 
 from sqlmodel import Session
 
-from perdure.errors import Conflict, InvalidInput, NotFound
+from perdure.errors import Conflict, InvalidInput, NotFound, Refused
 from perdure.service.exported import FileLine, VersionLine, content_of
 from perdure.service.files import mtime_us, sections
 from perdure.store import files, passages, reader_of, transfer
@@ -121,10 +121,21 @@ class FileImport:
             return None
 
     def place(self) -> None:
-        """Put every file where it stood. Raises Unavailable; the next import then finds those that are in place."""
+        """Put every file where it stood, but for those that stand there: somebody may have made them read-only.
+
+        Raises Refused, Conflict and Unavailable; the next import then finds those that are in place.
+        """
         if self._new:
             raise InvalidInput(f"The last line of {self._path} is missing: what stood there. Nothing was imported.")
         for path, keep, is_version in self._to_place:
-            self._workspace.write(path, self._workspace.read_version(path, keep))
+            data = self._workspace.read_version(path, keep)
+            if self._digest(path) != hashlib.sha256(data).hexdigest():
+                self._put(path, data)
             if is_version:
                 files.note_placed(self._tx, self._namespace, path, mtime_us(self._workspace.stat(path)))
+
+    def _put(self, path: str, data: bytes) -> None:
+        try:
+            self._workspace.write(path, data)
+        except (Refused, Conflict) as exc:  # files before this one may be in place, so more cannot be said
+            raise type(exc)(f"{exc} The database is as it was; import again then.") from exc

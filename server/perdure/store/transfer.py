@@ -48,9 +48,9 @@ class Numbers:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._namespace = ""
-        self._after = self._own = 0
-        reader.execute("CREATE TEMP TABLE here_before (recorded_at TEXT, seq INTEGER)")
-        reader.execute("CREATE INDEX temp.here_before_by_time ON here_before (recorded_at, seq)")
+        self._own = 0
+        reader.execute("CREATE TEMP TABLE here_before (seq INTEGER PRIMARY KEY, recorded_at TEXT)")
+        reader.execute("CREATE INDEX temp.here_before_by_time ON here_before (recorded_at)")
         reader.execute("CREATE TEMP TABLE renumbered (old INTEGER PRIMARY KEY, new INTEGER)")
         found = reader.execute("SELECT seq FROM sqlite_sequence WHERE name = 'episode'").fetchone()
         self._newest: int = found[0] if found else 0
@@ -58,26 +58,28 @@ class Numbers:
     def begin(self, namespace: str) -> None:
         """Go on with the events of another namespace."""
         self._namespace = namespace
-        self._after = 0
         for table in ("here_before", "renumbered"):
             self._reader.execute(f"DELETE FROM temp.{table}")
         self._reader.execute(
-            "INSERT INTO temp.here_before SELECT recorded_at, seq FROM episode WHERE namespace = ?", (namespace,)
+            "INSERT INTO temp.here_before SELECT seq, recorded_at FROM episode WHERE namespace = ?", (namespace,)
         )
         own = self._reader.execute("SELECT max(seq) FROM episode WHERE namespace = ?", (namespace,)).fetchone()[0]
         self._own: int = own or 0
 
     def here(self, event: Row) -> bool:
-        """Say whether this event is here already, after the one that was asked for before; its number is then known."""
+        """Say whether this event was here before the import; its number is then known, and it answers to no other line.
+
+        Where it stands says nothing: two stores that exchange exports hold the same events in different orders.
+        """
         same = " AND ".join(f"e.{name} IS :{name}" for name in event if name != "seq")
         found = self._reader.execute(
             "SELECT e.seq FROM temp.here_before h JOIN episode e ON e.seq = h.seq"
-            f" WHERE h.recorded_at = :recorded_at AND h.seq > :after AND {same} ORDER BY h.seq LIMIT 1",
-            event | {"after": self._after},
+            f" WHERE h.recorded_at = :recorded_at AND {same} ORDER BY h.seq LIMIT 1",
+            event,
         ).fetchone()
         if found is None:
             return False
-        self._after = found[0]
+        self._reader.execute("DELETE FROM temp.here_before WHERE seq = ?", found)
         self._note(event["seq"], found[0])
         return True
 
