@@ -156,6 +156,14 @@ def test_scores_are_on_the_scale_of_the_confidence() -> None:
         ("What did Ines buy?", "any"),
         ("List all cities Ines has lived in", "any"),
         ("How has the price changed?", "any"),
+        ("Where did Ines use to live?", "former"),
+        ("What was the password before?", "former"),
+        ("Who is the former team lead?", "former"),
+        ("What was our previous bank?", "former"),
+        ("What was the price originally?", "when"),
+        ("Where is the original contract?", "now"),
+        ("Have we met before?", "any"),
+        ("List all former leads", "any"),
         ("on the 31st of April 2026", "then"),
         ("", "now"),
     ],
@@ -177,6 +185,13 @@ def test_a_question_is_read_for_what_it_asks_of_time(question: str, kind: str) -
         ("What did I buy this year?", "2026-01-01", "2026-11-30"),
         ("Who called two weeks ago?", "2026-11-16", "2026-11-22"),
         ("Where did I live a year ago?", "2025-11-01", "2025-11-30"),
+        ("Who called a week ago?", "2026-11-22", "2026-11-24"),
+        ("Who called on the 23rd?", "2026-11-23", "2026-11-23"),
+        ("Who called on the 31st?", "2026-10-31", "2026-10-31"),
+        ("What did I pay on the first?", "2026-11-01", "2026-11-01"),
+        ("What did I do at the weekend?", "2026-11-28", "2026-11-29"),
+        ("What was our revenue in Q3?", "2026-07-01", "2026-09-30"),
+        ("What was our revenue in Q1 2025?", "2025-01-01", "2025-03-31"),
         ("What did I buy over the last 5 days?", "2026-11-25", "2026-11-30"),
         ("What did we discuss in the past month?", "2026-10-30", "2026-11-30"),
         ("What did I do last Tuesday?", "2026-11-24", "2026-11-24"),
@@ -212,6 +227,9 @@ def test_days_are_read_from_the_day_of_asking_or_the_calendar(
         "May I use the second machine on Sunday?",
         "Who is April's manager?",
         "What is on today?",
+        "What did we see on the 2nd floor?",
+        "What is due on the 23rd?",
+        "What did we agree on the first try?",
         "What was the last week of May like?",
         "Where did the release 10.0.0.1 go?",
         "What did Ana say to May?",
@@ -236,7 +254,7 @@ def test_the_words_that_only_say_when_are_not_what_a_question_is_about() -> None
 
 
 def ordered(
-    question: str, *told: tuple[str, str], keys: Sequence[str | None] = (), vectors: Sequence[Floats] = ()
+    question: str, *told: tuple[str, str], keys: Sequence[str | None] = (), vectors: Sequence[Floats | None] = ()
 ) -> list[str]:
     """Return the order of statements that all seem equally relevant, the first of equal ones first."""
     statements = [
@@ -272,6 +290,64 @@ def test_the_newer_of_two_statements_holds_now() -> None:
     assert best("Where does Ines live?", OLDER, MOVED) == MOVED[1]
 
 
+def spread(n: int, cosine: float) -> list[Floats]:
+    """Return n vectors, each two of which have this cosine."""
+    shared = np.sqrt(cosine) * np.eye(n + 1)[0]
+    return [shared + np.sqrt(1 - cosine) * own for own in np.eye(n + 1)[1:]]
+
+
+CITIES = ("Lisbon", "Porto", "Madrid", "Berlin", "Oslo", "Rome", "Vienna", "Prague")
+
+
+@pytest.mark.parametrize("n", [2, 5, 8])
+@pytest.mark.parametrize(
+    ("statement", "question"),
+    [
+        ("Ines lives in {}.", "Where does Ines live?"),
+        ("The door code is {}.", "What is the door code?"),
+        ("Paul weighs {} kg.", "How much does Paul weigh?"),
+    ],
+)
+def test_of_many_versions_of_one_statement_the_newest_holds(statement: str, question: str, n: int) -> None:
+    told = [(f"2026-{month:02d}-01", statement.format(CITIES[month - 1])) for month in range(1, n + 1)]
+    assert ordered(question, *told, vectors=spread(n, 0.85))[0] == told[-1][1]
+    others = [("2026-10-01", f"{thing} is fine.") for thing in ("Tea", "Rain", "Jazz", "Soup", "Snow")]
+    vectors = spread(n + len(others), 0.85)
+    apart = [vector - np.sqrt(0.85) * np.eye(len(vectors) + 1)[0] for vector in vectors[n:]]
+    assert ordered(question, *told, *others, vectors=[*vectors[:n], *apart])[0] == told[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("question", "city"),
+    [
+        ("Where did Ines live as of 2026-05-20?", "Oslo"),
+        ("Where did Ines live in June?", "Rome"),
+        ("Where did Ines live before April?", "Madrid"),
+        ("Where did Ines live before Rome?", "Oslo"),
+    ],
+)
+def test_of_many_versions_that_of_the_time_asked_for_holds(question: str, city: str) -> None:
+    told = [(f"2026-{month:02d}-01", f"Ines lives in {city}.") for month, city in enumerate(CITIES, 1)]
+    assert ordered(question, *told, vectors=spread(8, 0.85))[0] == f"Ines lives in {city}."
+
+
+def test_what_else_is_said_of_a_subject_takes_nothing_away() -> None:
+    said = ("lives in Lisbon", "drives a Volvo", "plays the violin", "works at Bosch", "speaks Danish", "has a cat")
+    told = [(f"2026-{month:02d}-01", f"Ines {each}.") for month, each in enumerate(said, 1)]
+    assert ordered("Where does Ines live?", *told, vectors=spread(6, 0.72))[0] == told[0][1]
+
+
+def test_what_one_likes_besides_takes_nothing_away() -> None:
+    told = [(f"2026-{month:02d}-01", f"Ines likes {each}.") for month, each in enumerate(CITIES[:6], 1)]
+    assert ordered("What does Ines like?", *told, vectors=spread(6, 0.8))[0] == told[0][1]
+
+
+def test_a_correction_that_is_not_embedded_yet_replaces_what_it_corrects() -> None:
+    vectors = [spread(2, 0.8)[0], None, spread(2, 0.8)[1]]
+    other = ("2026-03-01", "Bo drives a Volvo.")
+    assert ordered("Where does Ines live?", OLDER, NEWER, other, vectors=vectors)[0] == NEWER[1]
+
+
 def test_as_of_a_day_the_statement_of_that_time_holds() -> None:
     assert best("Where did Ines live on 3 March 2026?", NEWER, OLDER) == OLDER[1]
     assert best("Where did Ines live on 3 August 2026?", OLDER, NEWER) == NEWER[1]
@@ -287,6 +363,35 @@ def test_a_statement_that_names_the_day_asked_for_counts_whenever_it_was_told() 
     assert best("Where did Ines fly on March 5?", ("2026-02-01", "Ines flew to Bonn."), told_late) == told_late[1]
 
 
+def test_what_is_told_of_a_day_to_come_does_not_hold_yet() -> None:
+    rent, later = ("2026-02-01", "The rent is 900 euros."), ("2027-03-01", "The rent is 980 euros.")
+    assert best("How much is the rent?", later, rent) == rent[1]
+    assert best("How much will the rent be?", rent, later) == later[1]
+
+
+@pytest.mark.parametrize(
+    ("told", "text", "holds"),
+    [
+        ("2026-11-10", "In January the office moves to Mainz.", False),
+        ("2026-11-10", "From 2027 the office will be in Mainz.", False),
+        ("2026-11-10", "Next quarter our office will move to Mainz.", False),
+        ("2026-06-10", "The office is going to move to Mainz.", False),
+        ("2026-06-10", "The office is rumoured to be in Mainz.", False),
+        ("2026-06-10", "Idea: the office could be in Mainz.", False),
+        ("2026-06-10", "From July the office will be in Mainz.", True),  # it has begun
+        ("2026-04-10", "In May the office moves to Mainz.", True),
+        ("2026-06-10", "In May the office moved to Mainz.", True),
+        ("2026-06-10", "The office of May is in Mainz.", True),
+        ("2026-06-10", "The office may be in Mainz.", False),
+    ],
+)
+def test_what_is_to_come_holds_from_the_day_it_names(told: str, text: str, holds: bool) -> None:
+    office = ("2026-02-01", "The office is in Trier.")
+    newer_last = ordered("Where is the office?", office, (told, text), vectors=near(0.85))
+    newer_first = ordered("Where is the office?", (told, text), office, vectors=near(0.85))
+    assert newer_last[0] == newer_first[0] == (text if holds else office[1])
+
+
 def test_before_a_value_its_predecessor_holds() -> None:
     assert best("Where did Ines live before Turin?", NEWER, OLDER) == OLDER[1]
 
@@ -294,6 +399,43 @@ def test_before_a_value_its_predecessor_holds() -> None:
 def test_when_something_began_is_told_by_the_first_who_says_it() -> None:
     again = ("2026-09-01", "Ines lives in Turin, as you know.")
     assert best("When did Ines move to Turin?", again, OLDER, NEWER) == NEWER[1]
+
+
+@pytest.mark.parametrize(
+    ("question", "state", "event"),
+    [
+        ("When did Marta move?", "Marta lives in Lisbon.", "Marta moved to Porto."),
+        ("When did Lena sell the Golf?", "Lena drives the Golf.", "Lena sold the Golf."),
+        ("When did Kim step down as team lead?", "Kim is the team lead.", "Kim stepped down as team lead."),
+        ("When did we upgrade the database?", "The database is Postgres 14.", "We upgraded the database."),
+        ("When was the standup moved?", "The standup is at 9:00.", "The standup moved to 9:30."),
+    ],
+)
+def test_when_something_happened_is_told_by_what_tells_it(question: str, state: str, event: str) -> None:
+    told = ("2026-02-01", state), ("2026-06-01", event)
+    assert ordered(question, *told, vectors=near(0.85))[0] == event
+
+
+@pytest.mark.parametrize(
+    ("question", "held"),
+    [
+        ("Where did Ines use to live?", 1),
+        ("Where did Ines live previously?", 1),
+        ("What was Ines's previous home?", 1),
+        ("Where did Ines live before?", 1),
+        ("Where did Ines live originally?", 0),
+    ],
+)
+def test_what_held_before_comes_before_what_holds(question: str, held: int) -> None:
+    told = [(f"2026-{month:02d}-01", f"Ines lives in {city}.") for month, city in enumerate(CITIES[:3], 1)]
+    again = ("2026-09-01", told[-1][1])
+    assert ordered(question, again, *reversed(told), vectors=spread(4, 0.85))[0] == told[held][1]
+    assert ordered(question, again, *reversed(told), vectors=spread(4, 0.85), keys=["home"] * 4)[0] == told[held][1]
+
+
+def test_a_look_back_tells_what_held_before() -> None:
+    assert best("Where did Ines use to live?", NEWER, ("2026-09-01", "Ines used to live in Porto.")) != NEWER[1]
+    assert best("Where did Ines use to live?", NEWER, ("2026-09-01", "Bo lives in Oslo.")) == NEWER[1]
 
 
 @pytest.mark.parametrize(
@@ -324,6 +466,12 @@ def test_a_retraction_beats_what_it_retracts() -> None:
         )
         == retraction[1]
     )
+
+
+def test_what_takes_back_what_was_said_need_not_say_all_of_it_again() -> None:
+    said = ("2026-02-01", "Otto is the contact for billing.")
+    ignore = ("2026-06-01", "Ignore what I said about Otto; he has nothing to do with billing.")
+    assert best("Who is the contact for billing?", said, ignore) == ignore[1]
 
 
 def test_a_later_statement_about_another_subject_takes_nothing_away() -> None:

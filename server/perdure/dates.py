@@ -67,7 +67,8 @@ _SAYS_CLOCK = re.compile(
 )
 
 _MAYBE = re.compile(
-    rf"\d|\b(?:yesterday|today|morning|ago|last|past|previous|this|{'|'.join((*MONTH_NUMBERS, *WEEKDAYS))})\b",
+    r"\d|\b(?:yesterday|today|morning|ago|last|past|previous|this|on the first|weekend|"
+    rf"{'|'.join((*MONTH_NUMBERS, *WEEKDAYS))})\b",
     re.IGNORECASE,
 )
 
@@ -76,7 +77,9 @@ def _form(pattern: str) -> re.Pattern[str]:
     return re.compile(rf"\b{pattern}\b", re.IGNORECASE | re.ASCII)  # ASCII: the long s is no s of August
 
 
+_QUARTER = r"q(?P<quarter>[1-4])"
 _CALENDAR = (
+    _form(rf"{_QUARTER}(?: of)? {_YEAR}"),
     _form(rf"{_YEAR}(?P<mark>[-/])(?P<number>\d\d)(?:(?P=mark)(?P<day>\d\d))?(?![-/]?\d)"),
     _form(rf"{_DAY}(?: of)? {_MONTH},? {_YEAR}"),
     _form(rf"{_MONTH} {_DAY},? {_YEAR}"),
@@ -89,6 +92,18 @@ _PAST = (
     _form(rf"(?:last|past|previous)(?: {_COUNT}|(?<=past)) {_UNIT}(?! of)"),
     _form(rf"(?:last|previous) (?:{_WEEKDAY}|{_MONTH}|(?P<span>night|weekend|week|month|year))(?! of)"),
 )
+_SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
+_SINCE_THEN = r"(?:in|on|by|from|starting|beginning|after|until|as of|effective|of)(?: the)?"
+_AHEAD = (
+    _form(r"tomorrow"),
+    _form(rf"in {_COUNT} {_UNIT}"),
+    _form(rf"next (?:{_WEEKDAY}|{_MONTH}|(?P<span>week|month|quarter|year|{'|'.join(_SEASONS)}))"),
+    _form(rf"{_DAY}(?: of)? {_MONTH}"),
+    _form(rf"{_MONTH} {_DAY}"),
+    _form(rf"{_SINCE_THEN} {_MONTH}(?! \d)"),
+    _form(rf"{_SINCE_THEN} (?P<year>20\d\d)(?![-/.,]\d)"),
+)
+
 # What these mean in another tense lies ahead, or comes again and again.
 _IF_PAST = (
     _form(rf"{_DAY}(?: of)? {_MONTH}"),
@@ -96,6 +111,9 @@ _IF_PAST = (
     _form(r"(?:today|this morning)"),
     _form(r"this (?P<span>week|month|year)"),
     _form(rf"(?<=on |ce |il ){_WEEKDAY}"),  # on, since, until
+    _form(r"(?<=on the )(?:(?P<day>\d{1,2})(?:st|nd|rd|th)|(?P<first>first))(?=\s*(?:[?.!,;]|$))"),
+    _form(r"(?<=(?:at|on) the )(?P<span>weekend)"),
+    _form(rf"(?:in|during|since|before|after) {_QUARTER}"),
     _form(rf"{_WITHIN}{_MONTH}(?! \d)"),
     _form(rf"{_WITHIN}(?P<year>(?:19|20)\d\d)(?![-/.,]\d)"),
 )
@@ -133,6 +151,21 @@ def _add(found: list[Named], text: str, forms: Sequence[re.Pattern[str]], today:
                 found.append(Named(start, match.end(), text[start : match.end()].lower(), *days))
 
 
+def ahead(text: str, told: date) -> date | None:
+    """Return the first day that the text, told on a day of the past or the present, names of what was to come then.
+
+    "In January" is the next one; None if it names no such day.
+    """
+    found = [each.first for each in find(text)]
+    for form in _AHEAD if not found else ():
+        for match in form.finditer(text):
+            try:
+                found.append(_forward(match.groupdict(), told))
+            except (ValueError, OverflowError):
+                continue  # there is no such day
+    return min((day for day in found if day > told), default=None)
+
+
 def says_when(text: str, *, clock: bool) -> bool:
     """Return whether the text says when: a month, a year or a date; with `clock` also a weekday or a time of day."""
     return _SAYS_DATE.search(text) is not None or (clock and _SAYS_CLOCK.search(text) is not None)
@@ -149,6 +182,8 @@ def _days(parts: dict[str, str | None], words: str, today: date | None) -> Days 
 
 def _by_calendar(parts: dict[str, str | None]) -> Days:
     year = int(parts["year"] or 0)
+    if quarter := parts.get("quarter"):
+        return _quarter(year, int(quarter))
     if not parts.get("month") and not parts.get("number"):
         return date(year, 1, 1), date(year, 12, 31)
     month = int(parts.get("number") or MONTH_NUMBERS[(parts.get("month") or "").lower()])
@@ -165,18 +200,44 @@ def _from_today(parts: dict[str, str | None], words: str, today: date) -> Days:
         return _day(today - timedelta(days=back or 7))
     if parts.get("month"):
         return _latest(MONTH_NUMBERS[(parts["month"] or "").lower()], parts.get("day"), today)
+    if quarter := parts.get("quarter"):
+        begun = today.month > int(quarter) * 3 - 3
+        return _quarter(today.year if begun else today.year - 1, int(quarter))
+    if parts.get("day") or parts.get("first"):  # of this month or the last one
+        day = int(parts.get("day") or 1)
+        month = today if day <= today.day else _back(today, 1, "month")
+        return _day(month.replace(day=day))
     if parts.get("unit"):
         count, unit = (parts["count"] or "one").lower(), (parts["unit"] or "").lower()
         n = int(count) if count.isdecimal() else _NUMBERS[count]
         then = _back(today, n, unit)
         if not words.endswith("ago"):
             return then, today
+        if unit == "week" and n == 1:
+            return then - timedelta(days=1), then + timedelta(days=1)  # not all days since, as the week of a Monday is
         return _day(then) if unit == "day" else _week(then) if unit == "week" else _month(then.year, then.month)
     if span := (parts.get("span") or "").lower():
         return _SPANS[span](today) if "this" not in words.split() else (_SPANS["this " + span](today)[0], today)
     if "yesterday" in words:
         return _day(today - timedelta(days=2 if parts.get("before") else 1))
     return _day(today)
+
+
+def _forward(parts: dict[str, str | None], told: date) -> date:
+    """Return the first of the days that are counted from `told`, or that are the next of their name after it."""
+    if weekday := parts.get("weekday"):
+        return told + timedelta(days=(WEEKDAYS.index(weekday.lower()) - told.weekday() - 1) % 7 + 1)
+    if year := parts.get("year"):
+        return date(int(year), 1, 1)
+    if unit := parts.get("unit"):
+        count = (parts["count"] or "one").lower()
+        return _back(told, -(int(count) if count.isdecimal() else _NUMBERS[count]), unit.lower())
+    span = (parts.get("span") or "").lower()
+    if month := MONTH_NUMBERS.get((parts.get("month") or "").lower()) or _SEASONS.get(span):
+        day = int(parts.get("day") or 1)
+        passed = (month, day) < (told.month, told.day if parts.get("day") else 1)
+        return date(told.year + passed, month, day)
+    return _NEXT[span](told)
 
 
 def _latest(month: int, day: str | None, today: date) -> Days:
@@ -202,6 +263,10 @@ def _week(day: date) -> Days:
     return monday, monday + timedelta(days=6)
 
 
+def _quarter(year: int, quarter: int) -> Days:
+    return date(year, quarter * 3 - 2, 1), _month(year, quarter * 3)[1]
+
+
 def _month(year: int, month: int) -> Days:
     return date(year, month, 1), date(year, month, monthrange(year, month)[1])
 
@@ -215,4 +280,12 @@ _SPANS: dict[str, Callable[[date], Days]] = {
     "this week": _week,
     "this month": lambda today: _month(today.year, today.month),
     "this year": lambda today: (date(today.year, 1, 1), today),
+}
+
+_NEXT: dict[str, Callable[[date], date]] = {
+    "": lambda told: told + timedelta(days=1),
+    "week": lambda told: _week(told)[1] + timedelta(days=1),
+    "month": lambda told: _month(told.year, told.month)[1] + timedelta(days=1),
+    "quarter": lambda told: _quarter(told.year, (told.month + 2) // 3)[1] + timedelta(days=1),
+    "year": lambda told: date(told.year + 1, 1, 1),
 }

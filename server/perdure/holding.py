@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from datetime import date
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ ALIKE_FROM, ALIKE_FULL = -0.15, 0.3  # cosine, without what those about the subj
 RELATED_ABOVE = 0.03  # over the cosine that the model calls unrelated: none less is about the same thing
 FEW = 4  # of which the mean says nothing of what they share; then near is alike
 WORDED_FROM, WORDED_FULL = 0.25, 0.5  # share of common words: the same sentence with another value in it
+VALUE_WORDS = 4  # the most of a value that one sentence has another of
 NAMED_ALIKE = 0.8  # a change that names what it changes ("left Porto") and shares the subject is about the same thing
 SUBJECT_SHARE = 0.9  # of the question's names, or else words, that a statement must have of those another has
 NAME_WEIGHT = 4.0  # of a name in the question, beside another word: the word may be put otherwise
@@ -41,6 +43,7 @@ IN_SPAN = 0.3  # added to what was said in the very days a question names, or na
 UNCLAIMED = 0.15  # taken from a plan or a look back, which does not say what holds
 RETRACTED_WITHIN = 0.05  # a retraction this close behind the best candidate is about the same thing
 ASKED_FULLY = 0.3  # how much more "when did it become X" prefers a statement that names X
+TELLS_EVENT = 0.3  # added to what tells that it happened, if it is asked when it did
 NAMES_DAY = 0.3  # added to what says when, if a question asks for that
 
 
@@ -75,7 +78,8 @@ def _telling(choice: Sequence[str]) -> int:
 
 
 _PLAN = _turn(
-    "if unless might may maybe perhaps could would wish hope hopes hoping someday eventually consider"
+    "if unless might maybe perhaps rumour rumor rumours rumors rumoured rumored supposedly allegedly"
+    " could would wish hope hopes hoping someday eventually consider"
     " considers considered"
     " considering discuss discusses discussed discussing propose proposes proposed proposal proposing suggest suggests"
     " suggested suggestion suggesting pitch pitches pitched pitching decline declines declined declining reject rejects"
@@ -91,6 +95,21 @@ _PLAN = _turn(
     "no decision",
     "look/looks/looked/looking into",
 )
+_MAY = re.compile(r"(?<!\bin )(?<!\bof )(?<!\bby )(?<!\bsince )(?<!\buntil )(?<!\d )\bmay\b(?! \d)")  # not the month
+_TO_COME = re.compile(
+    r"\b(?:will|shall|\w+['’]ll)\b(?P<be> be\b)?|"
+    r"\b(?:is|are|am|\w+['’](?:s|re|m)) going to (?!(?:the|an?|my|our|his|her|their)\b)[a-z]"
+)
+_TO_COME_WORDS = {"will", "shall", "going"}.union(
+    f"{who}{mark}ll" for who in ("i", "you", "he", "she", "it", "we", "they") for mark in "'’"
+)
+# What comes to be on a day that it names does so from that day on.
+_COMES = _turn(
+    "move moves moving change changes changing switch switches switching become becomes becoming start starts starting"
+    " begin begins beginning replace replaces replacing migrate migrates migrating join joins joining leave leaves"
+    " leaving stop stops stopping end ends ending takes taking"
+).words
+_FROM = re.compile(r"\W*(?:from|as of|starting|beginning|effective)\b", re.I)
 _LOOK_BACK = _turn(
     "old older outdated obsolete formerly former archive archives archived reminisce reminisced reminisces"
     " nostalgic nostalgia childhood previously previous fondly miss"
@@ -135,7 +154,22 @@ _RETRACTION = _turn(
     "never mind",
     "was wrong",
     "has/have no",
+    "has/have/had nothing to do",
 )
+# What takes back what was said names it, but need not say all of it again.
+_UNSAID = re.compile(r"\b(?:ignore|disregard|forget|never mind|scratch|take back) .*\b(?:said|told|wrote)\b", re.I)
+# The verbs of "when did it ...", told as past: regular ones are made.
+_TOLD_AS = {
+    "become": "became", "begin": "began", "bring": "brought", "build": "built", "buy": "bought", "come": "came",
+    "drive": "drove", "fall": "fell", "fly": "flew", "get": "got", "give": "gave", "go": "went", "grow": "grew",
+    "leave": "left", "lose": "lost", "make": "made", "meet": "met", "pay": "paid", "sell": "sold", "send": "sent",
+    "speak": "spoke", "spend": "spent", "swap": "swapped", "take": "took", "win": "won", "write": "wrote",
+}  # fmt: skip
+# Of what one has, likes or knows there are several: another one is no other version.
+_HAS_SEVERAL = _turn(
+    "has have got owns own likes like loves love enjoys enjoy hates hate knows know speaks speak plays play reads read"
+    " needs need wants want bought visited met allergic"
+).words
 # A change told in the first person that names neither what it changes nor its subject: "I switched to Linux".
 _BARE_CHANGE = re.compile(
     r"(?:(?:i|we)(?:['’]ve| have)?\s+)?(?:(?:just|now|finally|recently)\s+)*"
@@ -163,7 +197,7 @@ def settle(ask: Ask, statements: Sequence[Statement], relevance: Floats, *, rela
     """
     if ask.kind == "any" or len(statements) < 2 or _says(ask.value, statements):
         return np.zeros(len(statements))
-    told = _Told.of(statements, ask.about, related)
+    told = _Told.of(statements, ask, related)
     relevant = told.lifted(relevance)
     late, early, inside, replaced = _placed(ask, statements)
     days = _named_days(ask, told)
@@ -180,18 +214,39 @@ def settle(ask: Ask, statements: Sequence[Statement], relevance: Floats, *, rela
         added -= NOT_YET * after
         holds &= ~after
     about, alike = told.about(best, relevant, retracts=ask.value is None)
-    added += SAME_THING * about - UNCLAIMED * ~told.claimed
-    return added - SUPERSEDED * (alike * told.later * _tells_as_much(days) * holds * about).max(axis=1)
+    now = SAME_THING * about - UNCLAIMED * ~told.claimed
+    now -= SUPERSEDED * (alike * told.later * _tells_as_much(days) * holds * about).max(axis=1)
+    return added + (_former(told, relevant + placed, now) if ask.kind == "former" else now)
 
 
 def _began(told: _Told, weight: Floats, days: Flags) -> Floats:
     """Return what is added when it is asked since when: the first that says it tells, not what repeats it later."""
     coverage = told.terms.coverage / (told.terms.coverage.max() or 1.0)
-    best = int(np.argmax(weight + 0.5 * coverage))
+    tells = told.tells_event() & (coverage >= SUBJECT_SHARE)
+    best = int(np.argmax(weight + 0.5 * coverage + TELLS_EVENT * tells))
     about, alike = told.about(best, weight, retracts=False)
     earlier = told.later.T & (coverage[None, :] >= coverage[:, None] - 1e-9)
-    again = (alike * earlier * _tells_as_much(days) * told.claimed * about).max(axis=1)
-    return SAME_THING * about - UNCLAIMED * ~told.claimed - SUPERSEDED * again + ASKED_FULLY * (coverage - 1)
+    again = (alike * earlier * _tells_as_much(days) * _tells_as_much(tells) * told.claimed * about).max(axis=1)
+    added = SAME_THING * about - UNCLAIMED * ~told.claimed - SUPERSEDED * again
+    return added + ASKED_FULLY * (coverage - 1) + TELLS_EVENT * tells
+
+
+def _former(told: _Told, relevant: Floats, added: Floats) -> Floats:
+    """Return what is added when it is asked what held before, of what is `added` when it is asked what holds.
+
+    What holds, and its repeats, come after what it replaced, of which the latest comes first, and after a look back.
+    """
+    holding = int(np.argmax(relevant + added))
+    about = told.alike[holding].copy()
+    value = told.said[holding] - STOP_WORDS
+    repeats = np.array([words - STOP_WORDS == value for words in told.said])
+    earlier = (about > 0) & told.later[:, holding] & ~repeats
+    back = told.back & told.terms.about_subject() & ~repeats
+    if not (earlier | back).any():
+        return added  # nothing is known of what was before
+    replaced = (told.alike * told.later * (told.claimed & earlier)).max(axis=1) * earlier
+    plan = ~(told.claimed | told.back)
+    return SAME_THING * np.maximum(about, back) - SUPERSEDED * np.maximum(replaced, repeats) - UNCLAIMED * plan
 
 
 def _named_days(ask: Ask, told: _Told) -> Flags:
@@ -212,10 +267,11 @@ def _placed(ask: Ask, statements: Sequence[Statement]) -> tuple[Flags, Flags, Fl
     and which had been replaced by their end. What names such days itself is from them, whenever it was told.
     """
     none = np.zeros(len(statements), dtype=bool)
-    if ask.first is None and ask.last is None:
-        return none, none, none, none
-    first, last = (day.isoformat() if day is not None else None for day in (ask.first, ask.last))
     days = [statement.at[:10] for statement in statements]
+    if ask.first is None and ask.last is None:
+        today = ask.today.isoformat() if ask.today else None
+        return np.array([today is not None and day > today for day in days]), none, none, none
+    first, last = (day.isoformat() if day is not None else None for day in (ask.first, ask.last))
     meant = np.array([_names_days_of(ask, statement.text) for statement in statements])
     late = np.array([last is not None and day > last for day in days]) & ~meant
     early = np.array([first is not None and day < first for day in days]) & ~meant
@@ -223,6 +279,23 @@ def _placed(ask: Ask, statements: Sequence[Statement]) -> tuple[Flags, Flags, Fl
     replaced = np.array([last is not None and s.until is not None and s.until[:10] <= last for s in statements])
     # What was said before the days named may hold in them; before all that came since, nothing is asked for.
     return late, early & (ask.kind == "after"), inside & (ask.kind == "then"), replaced
+
+
+def _is_to_come(statement: Statement, words: Set[str], ask: Ask) -> bool:
+    """Return whether a statement says what may be, or what was to come and has not begun when the question is about.
+
+    "The offsite will be in May" claims something of the offsite, and is no plan to who asks when it is.
+    """
+    text, day = statement.text, ask.last or ask.today
+    if "may" in words and _MAY.search(text):
+        return True
+    if day is None or (ask.wants_day and ask.kind != "when"):
+        return False
+    come = None if words.isdisjoint(_TO_COME_WORDS) else _TO_COME.search(text)
+    if not come and words.isdisjoint(_COMES) and not _FROM.match(text):
+        return False
+    begins = dates.ahead(text, date.fromisoformat(statement.at[:10]))
+    return begins > day if begins else come is not None and come["be"] is None
 
 
 def _names_days_of(ask: Ask, text: str) -> bool:
@@ -241,24 +314,28 @@ class _Told:
     terms: _Terms
     change: Flags
     retraction: Flags
+    back: Flags  # a look back
     claimed: Flags  # neither a plan nor a look back
     later: Flags  # [i, j]: j was said after i, and not the same sort of thing of another subject
     changes: Flags  # [i, j]: j is a change of what i says
     alike: Floats  # [i, j] in [0, 1]: how surely j is about the same thing as i
 
     @classmethod
-    def of(cls, statements: Sequence[Statement], question: str, related: float | None) -> _Told:
+    def of(cls, statements: Sequence[Statement], ask: Ask, related: float | None) -> _Told:
         spoken = [SAID.findall(statement.text) for statement in statements]
         said = [_words(words) for words in spoken]
         plan, back, change, retraction = (
             np.array([turn.is_in(statement.text, words) for statement, words in zip(statements, said, strict=True)])
             for turn in (_PLAN, _LOOK_BACK, _CHANGE, _RETRACTION)
         )
+        plan |= np.array([_is_to_come(each, words, ask) for each, words in zip(statements, said, strict=True)])
         claimed = ~((plan | back) & ~retraction)
         later = _later(statements)
-        terms = _Terms.of(said, question)
-        cosines, alike = _alike(statements, said, terms, related)
+        terms = _Terms.of(said, ask.about)
+        cosines, alike = _alike(statements, spoken, said, terms, related)
         changes = terms.named(change & claimed & (terms.subject > 0)) & terms.share_subject()
+        unsaid = [_UNSAID.search(statement.text) is not None for statement in statements]
+        changes |= terms.named(np.array(unsaid) & (terms.subject > 0))
         if related is not None:
             changes |= _bare_changes(statements, said, cosines, related + RELATED_ABOVE)
         changes &= claimed & claimed[:, None]
@@ -268,7 +345,7 @@ class _Told:
         updates: list[list[int]] = np.argwhere((alike > 0) & later & ~(change | change[:, None] | same)).tolist()
         for i, j in updates:
             later[i, j] = not _differ_in_subject(spoken[i], spoken[j], terms, terms.names & said[i] & said[j])
-        return cls(statements, said, terms, change, retraction, claimed, later, changes & ~apart, alike)
+        return cls(statements, said, terms, change, retraction, back, claimed, later, changes & ~apart, alike)
 
     def lifted(self, relevance: Floats) -> Floats:
         """Return the relevance, a change's at least that of what it changes: its own words may be far from these."""
@@ -276,6 +353,14 @@ class _Told:
         for _ in range(2):
             relevant = np.maximum(relevant, np.where(self.changes & self.later, relevant[:, None], -np.inf).max(axis=0))
         return relevant
+
+    def tells_event(self) -> Flags:
+        """Return (n,): which tell of the subject what the question asks of as past: that it moved, or changed else."""
+        past = {form for word in self.terms.words for form in _past(word)}
+        tells = np.array([not past.isdisjoint(words) for words in self.said])
+        if not past.isdisjoint(_CHANGE.words):
+            tells |= self.change
+        return tells & self.claimed & self.terms.about_subject()
 
     def about(self, best: int, relevant: Floats, *, retracts: bool) -> tuple[Floats, Floats]:
         """Return how surely each is about the same thing as the best one, and as each other.
@@ -335,7 +420,17 @@ class _Terms:
 
 def _words(spoken: Sequence[str]) -> set[str]:
     """Return the words in lower case: Ana's is ana."""
-    return {word.removesuffix("'s").removesuffix("’s") for word in map(str.lower, spoken)}
+    return {word[:-2] if word.endswith(("'s", "’s")) else word for word in map(str.lower, spoken)}
+
+
+def _past(verb: str) -> set[str]:
+    """Return the forms that tell as past what a question asks: moved of move, sold of sell, changed of changed."""
+    if verb.endswith("ed") or verb in _TOLD_AS.values():
+        return {verb}
+    if verb in _TOLD_AS:
+        return {_TOLD_AS[verb]}
+    stem = verb[:-1] + "i" if verb.endswith("y") else verb.removesuffix("e")
+    return {stem + "ed", verb + verb[-1] + "ed"}
 
 
 def _names(question: str) -> set[str]:
@@ -353,14 +448,18 @@ def _names(question: str) -> set[str]:
 
 
 def _alike(
-    statements: Sequence[Statement], said: Sequence[Set[str]], terms: _Terms, related: float | None
+    statements: Sequence[Statement],
+    spoken: Sequence[Sequence[str]],
+    said: Sequence[Set[str]],
+    terms: _Terms,
+    related: float | None,
 ) -> tuple[Floats, Floats]:
     """Return the cosine of each two, -1 without vectors, and how surely, in [0, 1], they are about one thing."""
     n = len(statements)
-    near, alike = np.full((n, n), -1.0), np.zeros((n, n))
     known = [n for n, statement in enumerate(statements) if statement.vector is not None]
+    near, alike = np.full((n, n), -1.0), _worded_alike(said) if len(known) < n else np.zeros((n, n))
     if len(known) < 2:
-        return near, _worded_alike(said)
+        return near, alike
     vectors = np.stack([statement.vector for statement in statements if statement.vector is not None])
     cosines = vectors @ vectors.T
     near[np.ix_(known, known)] = cosines
@@ -371,7 +470,11 @@ def _alike(
         shared = cosines[:, of_subject].mean(axis=1)  # of each with the mean of these: what follows needs no vectors
         apart = cosines - shared[:, None] - shared[None, :] + shared[of_subject].mean()
         length = np.sqrt(np.maximum(np.diag(apart), 1e-12))
-        close *= np.clip((apart / np.outer(length, length) - ALIKE_FROM) / (ALIKE_FULL - ALIKE_FROM), 0.0, 1.0)
+        centred = np.clip((apart / np.outer(length, length) - ALIKE_FROM) / (ALIKE_FULL - ALIKE_FROM), 0.0, 1.0)
+        # Where all are versions of one thing, what they share is that thing, and without it none is like another.
+        one_of_it = np.array([_HAS_SEVERAL.isdisjoint(said[n]) for n in known])
+        open_to_words = (close > 0) & (centred < 1) & one_of_it & terms.share_subject()[np.ix_(known, known)]
+        close *= np.maximum(centred, _one_value([spoken[n] for n in known], open_to_words))
     alike[np.ix_(known, known)] = close
     np.fill_diagonal(alike, 0.0)
     return near, alike
@@ -438,12 +541,37 @@ def _later(statements: Sequence[Statement]) -> Flags:
     return moment[None, :] > moment[:, None]
 
 
-def _worded_alike(words: Sequence[Set[str]]) -> Floats:
+def _worded_alike(said: Sequence[Set[str]]) -> Floats:
     """Return the same by words alone: most of a sentence is there again, with another value in it."""
-    sizes = np.array([len(each) for each in words])
-    common = np.array([[len(a & b) for b in words] for a in words])
+    column = {word: n for n, word in enumerate(set[str]().union(*said))}
+    has = np.zeros((len(said), len(column)), dtype=np.float32)
+    for n, words in enumerate(said):
+        has[n, [column[word] for word in words]] = 1
+    sizes, common = has.sum(axis=1), has @ has.T
     share = common / np.maximum(sizes[:, None] + sizes[None, :] - common, 1)
     return np.clip((share - WORDED_FROM) / (WORDED_FULL - WORDED_FROM), 0.0, 1.0)
+
+
+def _one_value(spoken: Sequence[Sequence[str]], among: Flags) -> Flags:
+    """Return [i, j], of those `among` which it may be: i and j are one sentence but for a value at one place."""
+    found = np.zeros(among.shape, dtype=bool)
+    # One place: the first word is the same, or the last one is.
+    first, last = (_numbered([words[end] if words else "" for words in spoken]) for end in (0, -1))
+    same_end = (first[:, None] == first[None, :]) | (last[:, None] == last[None, :])
+    pairs: list[list[int]] = np.argwhere(np.triu(among & same_end, 1)).tolist()
+    for i, j in pairs:
+        a, b = spoken[i], spoken[j]
+        least = min(len(a), len(b))
+        begin = next((n for n in range(least) if a[n] != b[n]), least)
+        end = next((n for n in range(least - begin) if a[-1 - n] != b[-1 - n]), least - begin)
+        found[i, j] = found[j, i] = max(len(a), len(b)) - begin - end <= min(begin + end, VALUE_WORDS)
+    return found
+
+
+def _numbered(words: Sequence[str]) -> NDArray[np.intp]:
+    """Return a number for each, the same for the same."""
+    numbers = {word: n for n, word in enumerate(dict.fromkeys(words))}
+    return np.array([numbers[word] for word in words])
 
 
 def _says(value: str | None, statements: Sequence[Statement]) -> bool:

@@ -15,7 +15,7 @@ from typing import Literal
 from perdure import dates
 from perdure.dates import Named
 
-AskKind = Literal["now", "then", "after", "before", "when", "any"]
+AskKind = Literal["now", "then", "after", "before", "former", "when", "any"]
 
 _PAST = re.compile(r"\b(?:did|was|were|had|used to|(?:did|was|were|had)n't)\b", re.I)
 _TOLD = re.compile(  # who or what did it: the verb alone is in the past
@@ -38,6 +38,18 @@ _MANY = re.compile(
     re.I,
 )
 _BEFORE = re.compile(r"\b(?:before|prior to|preceding)\s+(?P<value>.+?)[?.!\s]*$", re.I)
+_FORMER_WORD = re.compile(
+    r" ?\b(?:used? to|formerly|previously|former|previous|prior|earlier|before(?=\W*$))(?!\w)", re.I
+)
+_FORMER = re.compile(
+    r"\bused? to\b|\b(?:formerly|previously)\b|"
+    r"\b(?:the|my|our|your|his|her|its|their|\w+['’]s?) (?:former|previous|prior|earlier)\b|"
+    r"\b(?:did|was|were|had)\b.*\bbefore\W*$",
+    re.I,
+)
+_WHO_IS = re.compile(r"(?:who|what|which)(?:['’]s| (?:is|are)) ", re.I)
+_FIRST = re.compile(r" ?\b(?:original(?:ly)?|initial(?:ly)?|at first|in the beginning|to begin with)\b", re.I)
+_WILL = re.compile(r"\b(?:will|shall)\b", re.I)
 _CLAUSE = re.compile(r"(?:the|my|our|your|his|her|i|we|you|he|she|it|they|this|that)\b", re.I)
 _ADVICE = re.compile(r"(?:what|which|how)?\s*(?:should|must|do|does|can|always|please)\b", re.I)
 _INTENT = re.compile(r"\b(?:plans? to|planning|intends?|going to|thinking (?:of|about)|considering)\b", re.I)
@@ -57,8 +69,9 @@ class Ask:
     """What a question asks of time.
 
     "now": what holds; "then": what held at the end of the days `first` to `last`, or happened in them; "after": what
-    came since `first`; "before": what held before `value` did; "when": since when it holds; "any": nothing, or the
-    whole story. `about` is the question without the words that only say when.
+    came since `first`; "before": what held before `value` did; "former": what held before what holds now; "when": since
+    when it holds, or when it happened; "any": nothing, or the whole story. `about` is the question without the words
+    that only say when.
     """
 
     kind: AskKind
@@ -66,6 +79,7 @@ class Ask:
     first: date | None = None
     last: date | None = None
     value: str | None = None
+    today: date | None = None  # what begins later does not hold yet; None if the question is about what is to come
     former: bool = False  # superseded statements may answer it
     wants_day: bool = False  # a statement that names a day answers it better than one that does not
 
@@ -73,7 +87,11 @@ class Ask:
 def read(question: str, today: date) -> Ask:
     """Return what the question, asked on `today`, asks of time."""
     ask = _read(question, today)
-    return replace(ask, wants_day=True) if _WANTS_DAY.search(question) else ask
+    return replace(
+        ask,
+        today=None if _WILL.search(question) else today,
+        wants_day=_WANTS_DAY.search(question) is not None,
+    )
 
 
 def _read(question: str, today: date) -> Ask:
@@ -87,9 +105,13 @@ def _read(question: str, today: date) -> Ask:
     if before and not _CLAUSE.match(before["value"]) and not _ADVICE.match(question):
         return Ask("before", question[: before.start()].rstrip() + "?", value=before["value"], former=True)
     if _WHEN.search(question):
-        return Ask("when", question, former=True)
+        return Ask("when", _FIRST.sub("", question), former=True)
     if _MANY.search(question):
         return Ask("any", question, former=True)
+    if began and _FIRST.search(question):
+        return Ask("when", _FIRST.sub("", question), former=True)
+    if _FORMER.search(question) and (began or _WHO_IS.match(question)):
+        return Ask("former", _FORMER_WORD.sub("", question), former=True)
     return Ask("now" if _NOW.search(question) or not began else "any", question)
 
 
