@@ -7,7 +7,6 @@ it, looks back at it or takes it back is told by a few turns of phrase. In anoth
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from datetime import date
 import numpy as np
 from numpy.typing import NDArray
 
-from perdure import dates
+from perdure import dates, phrases
 from perdure.dates import MONTH_NUMBERS, WEEKDAYS
 from perdure.timing import Ask
 from perdure.words import SAID, STOP_WORDS
@@ -45,138 +44,6 @@ RETRACTED_WITHIN = 0.05  # a retraction this close behind the best candidate is 
 ASKED_FULLY = 0.3  # how much more "when did it become X" prefers a statement that names X
 TELLS_EVENT = 0.3  # added to what tells that it happened, if it is asked when it did
 NAMES_DAY = 0.3  # added to what says when, if a question asks for that
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """Turns of phrase: single words, and phrases that are looked for where one of their telling words stands."""
-
-    words: frozenset[str]
-    telling: frozenset[str]
-    phrases: re.Pattern[str]
-
-    def is_in(self, text: str, words: Set[str]) -> bool:
-        if not self.words.isdisjoint(words):
-            return True
-        return not self.telling.isdisjoint(words) and self.phrases.search(text) is not None
-
-
-def _turn(words: str, *phrases: str) -> _Turn:
-    """Return the turns of phrase of a list of words and of phrases, in each of which `a/b` is a choice."""
-    forms = [[word.split("/") for word in phrase.split()] for phrase in phrases]
-    pattern = "|".join(r"\s+".join(f"(?:{'|'.join(choice)})" for choice in form) for form in forms) or "(?!)"
-    return _Turn(
-        frozenset(words.split()),
-        frozenset(word for form in forms for word in max(form, key=_telling)),
-        re.compile(rf"\b(?:{pattern})\b", re.I),
-    )
-
-
-def _telling(choice: Sequence[str]) -> int:
-    """Return how rare the words of a choice are, roughly: long ones are."""
-    return 0 if r"\w+" in choice else min(map(len, choice))
-
-
-_PLAN = _turn(
-    "if unless might maybe perhaps rumour rumor rumours rumors rumoured rumored supposedly allegedly"
-    " could would wish hope hopes hoping someday eventually consider"
-    " considers considered"
-    " considering discuss discusses discussed discussing propose proposes proposed proposal proposing suggest suggests"
-    " suggested suggestion suggesting pitch pitches pitched pitching decline declines declined declining reject rejects"
-    " rejected rejecting undecided evaluate evaluates evaluated evaluating debate debates debated"
-    " debating wonder wonders"
-    " wondered wondering",
-    "some/one day",
-    "think/thinks/thinking/thought of/about",
-    "talk/talks/talked/talking/dream/dreams/dreamed/dreaming/ask/asks/asked/asking about/of",
-    "plan/plans/planned/planning/want/wants/wanted/wanting to",
-    "turn/turns/turned/turning down",
-    "nothing/not decided",
-    "no decision",
-    "look/looks/looked/looking into",
-)
-_MAY = re.compile(r"(?<!\bin )(?<!\bof )(?<!\bby )(?<!\bsince )(?<!\buntil )(?<!\d )\bmay\b(?! \d)")  # not the month
-_TO_COME = re.compile(
-    r"\b(?:will|shall|\w+['’]ll)\b(?P<be> be\b)?|"
-    r"\b(?:is|are|am|\w+['’](?:s|re|m)) going to (?!(?:the|an?|my|our|his|her|their)\b)[a-z]"
-)
-_TO_COME_WORDS = {"will", "shall", "going"}.union(
-    f"{who}{mark}ll" for who in ("i", "you", "he", "she", "it", "we", "they") for mark in "'’"
-)
-# What comes to be on a day that it names does so from that day on.
-_COMES = _turn(
-    "move moves moving change changes changing switch switches switching become becomes becoming start starts starting"
-    " begin begins beginning replace replaces replacing migrate migrates migrating join joins joining leave leaves"
-    " leaving stop stops stopping end ends ending takes taking"
-).words
-_FROM = re.compile(r"\W*(?:from|as of|starting|beginning|effective)\b", re.I)
-_LOOK_BACK = _turn(
-    "old older outdated obsolete formerly former archive archives archived reminisce reminisced reminisces"
-    " nostalgic nostalgia childhood previously previous fondly miss"
-    " misses missed",
-    "story/stories/memories from/of/about",
-    "told/tells/tell/telling story/stories",
-    r"in/during her/his/their/my/our/its \w+ days/years",
-    r"her/his/their/my/our days/years/time at/in/as/with",
-    "grew/grown up",
-    "as a child/kid/boy/girl/teenager/student",
-    "in those days",
-    "when she/he/they/i/we was/were/lived/worked/had",
-    "was/were born",
-    "lived/worked in/at/for/as",
-    "used to",
-    "back then/when",
-    "long/years/months/ages ago",
-    "once/ever had/was/were/used",
-    "remember/remembers/remembered/remembering when/how",
-    "in the past",
-    "still mention/mentions/say/says/list/lists/show/shows/refer/refers/name/names",
-)
-_CHANGE = _turn(
-    "from off left leaving instead replace replaces replaced replacing became become becomes switch switches switched"
-    " switching move moves moved moving migrate migrates migrated migrating migration took drop drops"
-    " dropped swap swaps"
-    " swapped change changes changed went relocated stopped quit anymore",
-    "no longer",
-    "rather than",
-    "over to",
-    "gave up",
-    "is over",
-    "any more",
-)
-_RETRACTION = _turn(
-    "anymore disregard ignore scrap scrapped cancel cancels canceled cancelled dropped remove removes"
-    " removed removal retract"
-    " retracts retracted withdraw withdrew withdrawn delete deletes deleted abandon abandons abandoned revoke revokes"
-    " revoked",
-    "no longer",
-    "any more",
-    "never mind",
-    "was wrong",
-    "has/have no",
-    "has/have/had nothing to do",
-)
-# What takes back what was said names it, but need not say all of it again.
-_UNSAID = re.compile(r"\b(?:ignore|disregard|forget|never mind|scratch|take back) .*\b(?:said|told|wrote)\b", re.I)
-# The verbs of "when did it ...", told as past: regular ones are made.
-_TOLD_AS = {
-    "become": "became", "begin": "began", "bring": "brought", "build": "built", "buy": "bought", "come": "came",
-    "drive": "drove", "fall": "fell", "fly": "flew", "get": "got", "give": "gave", "go": "went", "grow": "grew",
-    "leave": "left", "lose": "lost", "make": "made", "meet": "met", "pay": "paid", "sell": "sold", "send": "sent",
-    "speak": "spoke", "spend": "spent", "swap": "swapped", "take": "took", "win": "won", "write": "wrote",
-}  # fmt: skip
-# Of what one has, likes or knows there are several: another one is no other version.
-_HAS_SEVERAL = _turn(
-    "has have got owns own likes like loves love enjoys enjoy hates hate knows know speaks speak plays play reads read"
-    " needs need wants want bought visited met allergic"
-).words
-# A change told in the first person that names neither what it changes nor its subject: "I switched to Linux".
-_BARE_CHANGE = re.compile(
-    r"(?:(?:i|we)(?:['’]ve| have)?\s+)?(?:(?:just|now|finally|recently)\s+)*"
-    r"(?:switched|moved|changed|went|migrated|traded|swapped|upgraded|got|started)\b",
-    re.I,
-)
-_OURS = frozenset(("i", "my", "mine", "we", "our", "ours"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,12 +154,12 @@ def _is_to_come(statement: Statement, words: Set[str], ask: Ask) -> bool:
     "The offsite will be in May" claims something of the offsite, and is no plan to who asks when it is.
     """
     text, day = statement.text, ask.last or ask.today
-    if "may" in words and _MAY.search(text):
+    if "may" in words and phrases.MAY.search(text):
         return True
     if day is None or (ask.wants_day and ask.kind != "when"):
         return False
-    come = None if words.isdisjoint(_TO_COME_WORDS) else _TO_COME.search(text)
-    if not come and words.isdisjoint(_COMES) and not _FROM.match(text):
+    come = None if words.isdisjoint(phrases.TO_COME_WORDS) else phrases.TO_COME.search(text)
+    if not come and words.isdisjoint(phrases.COMES) and not phrases.FROM.match(text):
         return False
     begins = dates.ahead(text, date.fromisoformat(statement.at[:10]))
     return begins > day if begins else come is not None and come["be"] is None
@@ -326,7 +193,7 @@ class _Told:
         said = [_words(words) for words in spoken]
         plan, back, change, retraction = (
             np.array([turn.is_in(statement.text, words) for statement, words in zip(statements, said, strict=True)])
-            for turn in (_PLAN, _LOOK_BACK, _CHANGE, _RETRACTION)
+            for turn in (phrases.PLAN, phrases.LOOK_BACK, phrases.CHANGE, phrases.RETRACTION)
         )
         plan |= np.array([_is_to_come(each, words, ask) for each, words in zip(statements, said, strict=True)])
         claimed = ~((plan | back) & ~retraction)
@@ -334,7 +201,7 @@ class _Told:
         terms = _Terms.of(said, ask.about)
         cosines, alike = _alike(statements, spoken, said, terms, related)
         changes = terms.named(change & claimed & (terms.subject > 0)) & terms.share_subject()
-        unsaid = [_UNSAID.search(statement.text) is not None for statement in statements]
+        unsaid = [phrases.UNSAID.search(statement.text) is not None for statement in statements]
         changes |= terms.named(np.array(unsaid) & (terms.subject > 0))
         if related is not None:
             changes |= _bare_changes(statements, said, cosines, related + RELATED_ABOVE)
@@ -358,7 +225,7 @@ class _Told:
         """Return (n,): which tell of the subject what the question asks of as past: that it moved, or changed else."""
         past = {form for word in self.terms.words for form in _past(word)}
         tells = np.array([not past.isdisjoint(words) for words in self.said])
-        if not past.isdisjoint(_CHANGE.words):
+        if not past.isdisjoint(phrases.CHANGE.words):
             tells |= self.change
         return tells & self.claimed & self.terms.about_subject()
 
@@ -425,10 +292,10 @@ def _words(spoken: Sequence[str]) -> set[str]:
 
 def _past(verb: str) -> set[str]:
     """Return the forms that tell as past what a question asks: moved of move, sold of sell, changed of changed."""
-    if verb.endswith("ed") or verb in _TOLD_AS.values():
+    if verb.endswith("ed") or verb in phrases.TOLD_AS.values():
         return {verb}
-    if verb in _TOLD_AS:
-        return {_TOLD_AS[verb]}
+    if verb in phrases.TOLD_AS:
+        return {phrases.TOLD_AS[verb]}
     stem = verb[:-1] + "i" if verb.endswith("y") else verb.removesuffix("e")
     return {stem + "ed", verb + verb[-1] + "ed"}
 
@@ -472,7 +339,7 @@ def _alike(
         length = np.sqrt(np.maximum(np.diag(apart), 1e-12))
         centred = np.clip((apart / np.outer(length, length) - ALIKE_FROM) / (ALIKE_FULL - ALIKE_FROM), 0.0, 1.0)
         # Where all are versions of one thing, what they share is that thing, and without it none is like another.
-        one_of_it = np.array([_HAS_SEVERAL.isdisjoint(said[n]) for n in known])
+        one_of_it = np.array([phrases.HAS_SEVERAL.isdisjoint(said[n]) for n in known])
         open_to_words = (close > 0) & (centred < 1) & one_of_it & terms.share_subject()[np.ix_(known, known)]
         close *= np.maximum(centred, _one_value([spoken[n] for n in known], open_to_words))
     alike[np.ix_(known, known)] = close
@@ -486,9 +353,11 @@ def _bare_changes(statements: Sequence[Statement], said: Sequence[Set[str]], cos
     What that one changed is changed by j as well.
     """
     found = np.zeros(cosines.shape, dtype=bool)
-    bare = [j for j, statement in enumerate(statements) if _BARE_CHANGE.match(statement.text)]
+    bare = [j for j, statement in enumerate(statements) if phrases.BARE_CHANGE.match(statement.text)]
     for j in sorted(bare, key=lambda n: statements[n].at):
-        before = [i for i, s in enumerate(statements) if s.at < statements[j].at and (i in bare or said[i] & _OURS)]
+        before = [
+            i for i, s in enumerate(statements) if s.at < statements[j].at and (i in bare or said[i] & phrases.OURS)
+        ]
         nearest = max(before, key=lambda i: cosines[i, j], default=j)
         if nearest != j and cosines[nearest, j] >= enough:
             found[:, j] = found[:, nearest]

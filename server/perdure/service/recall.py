@@ -366,7 +366,7 @@ def _asked(query: str, asking: Asking) -> tuple[object, ...]:
 def _question(namespace: str, query: str, reach: passages.Reach, wanted: int) -> _Question:
     filters = (reach.tags, reach.kind, reach.thread, reach.key, reach.since, reach.until, reach.as_of)
     text = checks.query(query)
-    ask = timing.read(text, times.date_of(reach.now))
+    ask = timing.read(text, times.date_of(reach.as_of or reach.now))
     filtered = any(filters) or len(reach.types) < 3
     terms = query_terms(text)[:TERMS]
     return _Question(namespace, text, replace(reach, former=ask.former), filtered, wanted, ask, terms)
