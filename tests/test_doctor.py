@@ -6,6 +6,7 @@ import json
 import shutil
 import sqlite3
 import subprocess
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -89,7 +90,62 @@ def test_doctor_names_damaged_pages_and_the_database_stays_as_it_is(store: Path,
     assert done.returncode == 1
     assert damaged
     assert all("restore a backup" in finding["fix"] for finding in damaged)
+    assert "***" not in findings(done)["pages"]["text"]
+    assert " page " in findings(done)["pages"]["text"].lower()
     assert db.read_bytes() == pages
+
+
+def newer(database: Path) -> None:
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("UPDATE alembic_version SET version_num = '9999'")
+        db.commit()
+
+
+def foreign(database: Path) -> None:
+    database.unlink()
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("CREATE TABLE invoice (id INTEGER)")
+
+
+def foreign_with_a_log(database: Path) -> None:
+    foreign(database)
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("PRAGMA journal_mode=WAL")
+
+
+def no_database(database: Path) -> None:
+    database.write_text("Dear diary", encoding="utf-8")
+
+
+def a_folder(database: Path) -> None:
+    database.unlink()
+    database.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fix"),
+    [
+        (newer, "perdure restore {}/backups/FILE"),
+        (foreign, "Set PERDURE_DATA_DIR to another directory"),
+        (foreign_with_a_log, "Set PERDURE_DATA_DIR to another directory"),
+        (no_database, "Set PERDURE_DATA_DIR to another directory"),
+        (a_folder, "Restore a backup (perdure restore FILE)"),
+        (Path.unlink, "Mount the disk or volume"),
+    ],
+)
+def test_doctor_says_what_mends_a_database_that_no_server_opens(
+    store: Path, data_dir: Path, spoil: Callable[[Path], None], fix: str
+) -> None:
+    shutil.copytree(store, data_dir)
+    spoil(data_dir / "perdure.db")
+
+    done = perdure(data_dir, "doctor", "--json", **WITHOUT)
+
+    told = findings(done)["store"]
+    assert done.returncode == 1
+    assert told["level"] == "failure"
+    assert fix.format(data_dir) in told["fix"]
+    assert "above" not in told["fix"]
 
 
 def test_doctor_fails_on_a_disk_in_memory_and_says_what_to_mount(disk: Disk) -> None:
@@ -165,12 +221,20 @@ def test_selftest_passes_and_leaves_nothing_behind(store: Path, data_dir: Path) 
     assert sorted((path, path.stat().st_mtime_ns) for path in data_dir.rglob("*")) == before
 
 
-def test_selftest_fails_on_a_full_disk(disk: Disk) -> None:
-    disk.fill()
+def test_selftest_on_a_disk_that_cannot_be_written_says_that_it_could_not_be_tried(disk: Disk) -> None:
+    filler = disk.fill()
+    full, in_json = disk.perdure("selftest"), disk.perdure("selftest", "--json")
+    filler.unlink()
+    disk.run("mount", "-o", "remount,ro", str(DISK))
+    read_only = disk.perdure("selftest")
 
-    done = disk.perdure("selftest", "--json")
-
-    assert done.returncode == 1
-    assert not json.loads(done.stdout)["passed"]
-    assert "disk is full" in done.stdout or "No space left" in done.stdout
+    for done in (full, in_json, read_only):
+        assert done.returncode == 1
+        assert "may be lost" not in done.stdout
+    assert not json.loads(in_json.stdout)["passed"]
+    assert not json.loads(in_json.stdout)["steps"][-1]["tried"]
+    last = full.stdout.splitlines()[-1]
+    assert last.startswith("could not be tried")
+    assert "disk is full" in last or "No space left" in last
+    assert "Read-only file system" in read_only.stdout.splitlines()[-1]
     assert not list(disk.path(DISK).glob("selftest-*"))

@@ -4,6 +4,7 @@ lost."""
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import sqlite3
 import subprocess
@@ -166,6 +167,24 @@ def test_what_this_user_may_only_read_is_read(disk: Disk, store: Path, path: Pat
         assert "read-only" in said
     disk.run("chmod", former, str(path))
     assert not client.call("remember", content="The ladder is in the shed")["isError"]
+
+
+def test_a_user_who_may_only_read_does_not_wait_for_a_model_that_cannot_start(disk: Disk, store: Path) -> None:
+    disk.put(store)
+    disk.run("chmod", "-R", "a+rX", str(DATA))
+    waits_s = DEADLINE_S * 0.8  # a question waits three times as long for a worker that starts
+    begun = time.monotonic()
+
+    done = disk.perdure(
+        *("recall", "lamp"),
+        as_nobody=True,
+        PERDURE_EMBEDDER__KIND="local",
+        PERDURE_EMBEDDER__DEADLINE_S=str(waits_s),
+    )
+
+    assert time.monotonic() - begun < waits_s
+    assert LAMP in done.stdout
+    assert "words only: The embed worker cannot be started: Permission denied" in done.stderr
 
 
 # --- a directory that is gone
@@ -376,6 +395,33 @@ def test_damaged_pages_cost_what_lies_on_them_alone_and_are_told(
         assert "damaged" in answer["text"]
     assert refused["isError"]
     assert "restore a backup" in refused["content"][0]["text"]
+    assert path.read_bytes() == damaged
+
+
+def test_status_of_a_damaged_database_names_the_counts_it_cannot_read(store: Path, data_dir: Path) -> None:
+    shutil.copytree(store, data_dir)
+    path = data_dir / "perdure.db"
+    try:
+        found = {table: pages_of(path, table) for table in ("episode", "index_state")}
+    except sqlite3.OperationalError:
+        pytest.skip("this SQLite does not tell which page belongs to which table")
+    damage(path, found["episode"][len(found["episode"]) // 2])
+    whole = perdure(data_dir, "status", "--json", **WITHOUT)
+    damaged = damage(path, found["index_state"][0])
+    modelless = perdure(data_dir, "status", "--json", **WITHOUT)
+
+    for done in (whole, modelless):
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert told["data_dir"] == str(data_dir)
+        assert {"perdure", "schema", "sqlite"} <= set(told["versions"])
+        assert told["stored"]["memories"] == HERONS + 2
+        assert "turns" in told["damaged"]["unreadable"]
+        assert "turns" not in told["stored"]
+        assert "damaged" in told["read_only"]
+    assert "chunks" in json.loads(whole.stdout)["stored"]
+    assert {"models", "chunks", "pending index"} <= set(json.loads(modelless.stdout)["damaged"]["unreadable"])
+    assert "generation" not in json.loads(modelless.stdout)["index"]
     assert path.read_bytes() == damaged
 
 

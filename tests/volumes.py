@@ -53,11 +53,11 @@ class Disk:
             timeout=DEADLINE_S,
         )
 
-    def perdure(self, *arguments: str, as_nobody: bool = False) -> subprocess.CompletedProcess[str]:
+    def perdure(self, *arguments: str, as_nobody: bool = False, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run a command of Perdure on the disk, whatever its exit code."""
         return subprocess.run(
             self.command(*(self._as_nobody() if as_nobody else [PERDURE]), *arguments),
-            env=environment(DATA, **WITHOUT),
+            env=environment(DATA, **WITHOUT | settings),
             input="",
             capture_output=True,
             text=True,

@@ -21,7 +21,7 @@ from perdure.errors import Unavailable
 from perdure.models import Models
 from perdure.settings import Settings, record_of
 from perdure.store import Reader, health, vectors
-from perdure.store.place import Place
+from perdure.store.place import Place, advice
 from perdure.store.reserve import RESERVE_BYTES
 from perdure.store.vectors import IndexState
 from perdure.worker import IndexClient
@@ -36,6 +36,19 @@ BUILT = datetime(2026, 1, 1, tzinfo=UTC)  # no clock that is right shows less
 RESTORE = (
     "Keep a copy of the data directory as it is, and restore a backup (perdure restore FILE). Until then perdure "
     "recall and perdure history show what can still be read."
+)
+
+LOST = (
+    "Mount the disk or volume that holds the store, set PERDURE_DATA_DIR to where it was moved, or restore a backup "
+    "(perdure restore FILE)."
+)
+FOREIGN = (
+    "Set PERDURE_DATA_DIR to another directory. If this one held a store of Perdure, restore a backup (perdure restore "
+    "FILE), which moves this file aside."
+)
+NEWER = (
+    "Use the newer perdure that wrote it; or go back with perdure restore {0}/FILE, a backup that was made before the "
+    "schema was changed."
 )
 
 
@@ -99,7 +112,7 @@ def _absent(place: Place) -> Finding:
     try:
         place.refuse_lost()
     except Unavailable as exc:
-        return Finding("store", "failure", str(exc), "Mount or restore what was there; see above to begin anew.")
+        return Finding("store", "failure", str(exc), LOST)
     existing = mounts.nearest(place.directory)
     if not os.access(existing, os.W_OK | os.X_OK):
         return Finding(
@@ -115,7 +128,7 @@ def _store(place: Place, settings: Settings) -> Iterator[Finding]:
     try:
         place.recognise()
     except Unavailable as exc:
-        yield Finding("store", "failure", str(exc), "See above; nothing was changed.")
+        yield _unrecognised(place, exc)
         return
     barrier = place.barrier()
     if barrier is not None:
@@ -130,7 +143,25 @@ def _store(place: Place, settings: Settings) -> Iterator[Finding]:
         fix = RESTORE if _is_damage(exc) else "See the findings above, and try again when no server writes."
         yield Finding("store", "failure", f"The database cannot be read: {exc}.", fix)
     except Unavailable as exc:
-        yield Finding("store", "failure", str(exc), "See above.")
+        yield Finding("store", "failure", str(exc), "Mount it or put it back, and look again.")
+
+
+def _unrecognised(place: Place, refusal: Unavailable) -> Finding:
+    text = str(refusal)
+    match refusal.__cause__:
+        case IsADirectoryError():
+            text = f"{place.path} is a folder, and should be the database."
+            fix = "Restore a backup (perdure restore FILE), which moves it aside, or set PERDURE_DATA_DIR."
+        case PermissionError():
+            nearest = next(path for path in (place.path, *place.path.parents) if os.path.exists(path))  # noqa: PTH110 Path.exists raises where this user may not look
+            fix = f"{advice(nearest, place.directory)}."
+        case OSError():
+            fix = "Check the disk and the system's log."
+        case sqlite3.Error():
+            fix = RESTORE
+        case _:
+            fix = FOREIGN if place.path.stat().st_size else LOST
+    return Finding("store", "failure", text, fix)
 
 
 def _opened(place: Place, *, read_only: bool) -> sqlite3.Connection:
@@ -162,8 +193,14 @@ def _privacy(place: Place) -> Iterator[Finding]:
 
 def _contents(reader: sqlite3.Connection, settings: Settings) -> Iterator[Finding]:
     yield _pages(reader)
-    migrations.refuse_unknown(reader)
     present = migrations.schema_version(reader)
+    try:
+        migrations.refuse_unknown(reader)
+    except Unavailable as exc:
+        newer = present is not None and present > migrations.HEAD
+        fix = NEWER.format(settings.data_dir / "backups") if newer else FOREIGN
+        yield Finding("store", "failure", str(exc), fix)
+        return
     if not migrations.is_current(reader):
         yield Finding(
             "schema",

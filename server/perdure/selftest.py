@@ -25,17 +25,19 @@ from perdure.settings import PREFIX, Settings
 ANSWER_S = 10.0  # a start on a busy machine takes a few seconds
 PROTOCOL = "2025-06-18"
 FOLDER = "selftest-"
+KILL = "kill the server with SIGKILL"
 
 Json = dict[str, Any]  # Any: messages of a protocol
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that was tried."""
+    """One thing that was done. `tried` is False where it failed before anything was put to the test."""
 
     name: str
     passed: bool
     detail: str = ""
+    tried: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +80,28 @@ KINDS = (
 
 def run(settings: Settings) -> Iterator[Step]:
     """Yield each step as it is done; after one that failed the rest makes no sense and is left out."""
+    killed = False
     try:
         with TemporaryDirectory(prefix=FOLDER, dir=mounts.nearest(settings.data_dir)) as folder:
-            yield from _written(Path(folder))
+            for step in _written(Path(folder)):
+                killed |= step.name == KILL
+                yield step
     except (OSError, Unavailable) as exc:
-        yield Step("a directory on this disk, and servers on it", False, getattr(exc, "strerror", None) or str(exc))
+        why = getattr(exc, "strerror", None) or str(exc)
+        yield Step("a directory on this disk, and servers on it", False, why, tried=killed)
 
 
 def _written(folder: Path) -> Iterator[Step]:
     with _Server.on(folder) as server:
         for kind in KINDS:
             answer = server.call(*kind.write)
-            yield Step(f"write a {kind.name}", not answer["isError"], _text(answer) if answer["isError"] else "")
+            name = f"write a {kind.name}"
             if answer["isError"]:
+                yield Step(name, False, _text(answer), tried=False)
                 return
+            yield Step(name, True)
         server.kill()
-        yield Step("kill the server with SIGKILL", True)
+        yield Step(KILL, True)
     with _Server.on(folder) as server:
         for kind in KINDS:
             answer = server.call(*kind.read)

@@ -43,7 +43,9 @@ OTHER = ("arabic", "bulgarian", "greek", "hebrew", "hindi", "persian", "russian"
 CLEAR = 3  # function words that tell the language of a question well enough to leave them out
 STEM = "\ue000"  # before a stem of a guessed language: a private character, which FTS5 counts as a letter
 
-SAID = re.compile(r"\w+(?:[-'’.]\w+)*")  # a word as it is said: what a hyphen, an apostrophe or a dot joins is one
+SAID = re.compile(
+    r"\w+(?:[-'’./]\w+)*"
+)  # a word as it is said: what a hyphen, an apostrophe, a dot or a slash joins is one
 
 _LETTERS = f"\\w\u0900-\u0963\u0966-\u0dff\u0f71-\u0f84\u0f90-\u0fbc{MARKS}{STEM}"  # \w lacks the vowel signs of India
 _WORD = re.compile(f"(?:(?!_)[{_LETTERS}])+")

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 from perdure import __version__, migrations
 from perdure.embedders import missing_model
+from perdure.errors import Damaged
 from perdure.service.core import Part
-from perdure.store import passages, vectors
+from perdure.store import Reader, passages, vectors
+from perdure.store.vectors import IndexState, Model
 from perdure.types import Principal
 
 REFUSED = (
     "the model embeds other texts and not these; they are found by words alone, and it is asked again within the hour."
     " `perdure reindex` asks at once; another embedder.model may take them"
 )
+DAMAGED = (
+    "the database is damaged, and these cannot be read; the counts shown are of what can be. `perdure doctor` names the"
+    " pages; restore a backup"
+)
+MODELS = "models"
+UNKNOWN = IndexState(
+    Model(1, None, None, None, 0, "", enlisted=False), None
+)  # leads to the workers that the settings name
+
+Look = Callable[[Reader], Any]  # Any: a count, a name, a Progress
 
 
 class Upkeep(Part):
@@ -27,32 +41,26 @@ class Upkeep(Part):
         self._core.indexer.warm_up()
 
     def status(self, caller: Principal) -> dict[str, Any]:  # Any: a tree of JSON values, for people and probes
-        """Return counts, pending work, workers, versions and where the data lies."""
+        """Return counts, pending work, workers, versions and where the data lies.
+
+        What a damaged database does not tell is named under `damaged` and otherwise None.
+        """
         caller.require("memory:read")
         core = self._core
         indexer = core.indexer
-        state = indexer.state()
-        answering = indexer.embedder
-        with core.database.read() as tx:
-            counts = passages.totals(tx, caller.namespace)
-            pending = passages.count_pending(tx, caller.namespace) if answering is not None else 0
-            not_indexed = vectors.count_not_indexed(
-                tx,
-                state.in_force,
-                min_chunks=core.settings.index.min_chunks,
-                always=core.settings.namespace,
-            )
-            refused = vectors.count_refused(tx, caller.namespace) if answering is not None else 0
-            building = indexer.build.progress(tx)
-            rebuilding = vectors.rebuilding(tx, caller.namespace, state.generation)
-            schema = migrations.schema_version(tx)
+        state, found, unreadable = self._counted(caller.namespace)
+        refused, building = found.get("refused"), found.get("building")
         return {
             "namespace": caller.namespace,
             "agent": caller.agent,
             "data_dir": str(core.settings.data_dir),
             "read_only": core.database.read_only,
-            "stored": counts,
-            "pending": {"embedding": pending, "index": not_indexed if core.settings.index.kind != "none" else 0},
+            **({"damaged": {"unreadable": unreadable, "hint": DAMAGED}} if unreadable else {}),
+            "stored": {kind: found.get(kind) for kind in passages.TOTALS},
+            "pending": {
+                "embedding": found.get("pending embedding"),
+                "index": found.get("pending index") if core.settings.index.kind != "none" else 0,
+            },
             "embedder": {
                 "kind": core.settings.embedder.kind,
                 "model": state.in_force.name,
@@ -63,19 +71,53 @@ class Upkeep(Part):
             **({"building": f"{building.model}: {building.done:,} of {building.total:,}"} if building else {}),
             "index": {
                 "kind": core.settings.index.kind,
-                "generation": state.generation,
+                "generation": None if MODELS in unreadable else state.generation,
                 "trouble": indexer.index.of(state.model).trouble if indexer.index else None,
-                "rebuilding": rebuilding and indexer.index is not None,
+                "rebuilding": found.get("rebuilding") if indexer.index is not None else False,
                 "set_aside": indexer.index.client(state.model).kept_aside() if indexer.index else [],
             },
             "workers": indexer.workers(state),
-            "versions": {
-                "perdure": __version__,
-                "schema": schema,
-                "sqlite": sqlite3.sqlite_version,
-                "chromadb": version("chromadb"),
-                "mcp": version("mcp"),
-            },
+            "versions": _versions(found.get("schema")),
+        }
+
+    def _counted(self, namespace: str) -> tuple[IndexState, dict[str, Any], list[str]]:  # Any: as status
+        """Return which models there are, what was found by name, and the names of what cannot be read."""
+        core = self._core
+        looks: dict[str, Look] = {
+            **{kind: partial(passages.total, namespace=namespace, kind=kind) for kind in passages.TOTALS},
+            "building": core.indexer.build.progress,
+            "schema": migrations.schema_version,
+        }
+        try:
+            state = core.indexer.state()
+            unreadable: list[str] = []
+            looks |= self._looks_at(state, namespace)
+        except Damaged:
+            state = UNKNOWN
+            unreadable = [MODELS, *self._looks_at(state, namespace)]  # which need a model that is known
+        answering = core.indexer.embedder is not None
+        looks |= {
+            "pending embedding": lambda tx: passages.count_pending(tx, namespace) if answering else 0,
+            "refused": lambda tx: vectors.count_refused(tx, namespace) if answering else 0,
+        }
+        with suppress(Damaged), core.database.read() as tx:
+            return state, {name: look(tx) for name, look in looks.items()}, unreadable
+        found: dict[str, Any] = {}  # each by itself: one page costs the counts that need it
+        for name, look in looks.items():
+            try:
+                with core.database.read() as tx:
+                    found[name] = look(tx)
+            except Damaged:
+                unreadable.append(name)
+        return state, found, unreadable
+
+    def _looks_at(self, state: IndexState, namespace: str) -> dict[str, Look]:
+        index, own = self._core.settings.index, self._core.settings.namespace
+        return {
+            "pending index": lambda tx: vectors.count_not_indexed(
+                tx, state.in_force, min_chunks=index.min_chunks, always=own
+            ),
+            "rebuilding": lambda tx: vectors.rebuilding(tx, namespace, state.generation),
         }
 
     def reindex(self, caller: Principal, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
@@ -94,3 +136,13 @@ class Upkeep(Part):
         self._core.indexer.close()
         self._core.pool.shutdown(wait=False, cancel_futures=True)
         self._core.database.close()
+
+
+def _versions(schema: str | None) -> dict[str, str | None]:
+    return {
+        "perdure": __version__,
+        "schema": schema,
+        "sqlite": sqlite3.sqlite_version,
+        "chromadb": version("chromadb"),
+        "mcp": version("mcp"),
+    }

@@ -10,6 +10,7 @@ from perdure.store.engine import Reader
 
 STEPS = 10_000  # of SQLite's machine between two looks at the clock: about a millisecond
 MOST_PROBLEMS = 5
+HEADING = "*** in database main ***"  # before what SQLite found in the pages themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ def check_pages(reader: Reader, deadline_s: float) -> Checked:
         return Checked([], whole=False)
     finally:
         reader.set_progress_handler(None, 0)
-    return Checked([text.splitlines()[0] for (text,) in rows if text != "ok"], whole=True)
+    lines = [line for (text,) in rows for line in text.splitlines() if line not in ("ok", HEADING)]
+    return Checked(lines[:MOST_PROBLEMS], whole=True)
 
 
 def damaged_rows(reader: Reader) -> list[str]:

@@ -166,17 +166,19 @@ def count(reader: Reader, namespace: str, reach: Reach, *, filtered: bool) -> di
     return counts
 
 
-def totals(reader: Reader, namespace: str) -> dict[str, int]:
-    """Return how much of each kind is stored, forgotten memories left out."""
-    statements = {
-        "memories": "SELECT count(*) FROM memory WHERE namespace = ? AND forgotten_at IS NULL",
-        "superseded": "SELECT count(*) FROM memory WHERE namespace = ? AND superseded_by IS NOT NULL",
-        "turns": "SELECT count(*) FROM episode WHERE namespace = ? AND kind = 'turn'",
-        "episodes": "SELECT count(*) FROM episode WHERE namespace = ?",
-        "files": "SELECT count(*) FROM file WHERE namespace = ?",
-        "chunks": f"SELECT count(*) FROM chunk WHERE model = {IN_FORCE} AND namespace = ? AND deleted = 0",
-    }
-    return {name: reader.execute(statement, (namespace,)).fetchone()[0] for name, statement in statements.items()}
+TOTALS = {
+    "memories": "SELECT count(*) FROM memory WHERE namespace = ? AND forgotten_at IS NULL",
+    "superseded": "SELECT count(*) FROM memory WHERE namespace = ? AND superseded_by IS NOT NULL",
+    "turns": "SELECT count(*) FROM episode WHERE namespace = ? AND kind = 'turn'",
+    "episodes": "SELECT count(*) FROM episode WHERE namespace = ?",
+    "files": "SELECT count(*) FROM file WHERE namespace = ?",
+    "chunks": f"SELECT count(*) FROM chunk WHERE model = {IN_FORCE} AND namespace = ? AND deleted = 0",
+}
+
+
+def total(reader: Reader, namespace: str, kind: str) -> int:
+    """Return how much of a kind in TOTALS is stored, forgotten memories left out."""
+    return reader.execute(TOTALS[kind], (namespace,)).fetchone()[0]
 
 
 def is_embedded(reader: Reader, namespace: str, memory_id: str) -> bool:

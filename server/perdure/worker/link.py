@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -29,6 +30,7 @@ START_S = 10.0
 END_S = 3.0  # it closes its files first
 MAX_PAUSE_S = 30.0  # between starts of a worker that keeps dying
 RETRY_S = 0.02
+BARRED = (errno.EACCES, errno.EPERM, errno.EROFS)  # of a start: waiting does not mend it
 
 
 class Link:
@@ -47,6 +49,7 @@ class Link:
         self._starts = 0  # since the last answer
         self._not_before = 0.0
         self._start_trouble: str | None = None
+        self._barred = False  # whether this process may not start the worker, as of the last attempt
 
     def call(self, header: Header, body: bytes = b"", *, deadline_s: float) -> tuple[Header, bytes]:
         """Return the answer. Raises Unavailable within `deadline_s`, IndexLost, InvalidInput."""
@@ -63,7 +66,7 @@ class Link:
             while True:
                 if sock is None:
                     self.start()
-                    if time.monotonic() + RETRY_S >= until:
+                    if self._barred or time.monotonic() + RETRY_S >= until:
                         raise Unavailable(self._starting())
                     time.sleep(RETRY_S)
                     sock = self._asked(header, body, until)
@@ -227,10 +230,12 @@ class Link:
             self._starts += 1
             self._not_before = time.monotonic() + min(MAX_PAUSE_S, 0.25 * 2**self._starts)
             self._spawn()
+            self._barred = False
             self._answers(START_S, starting=True)
         except (OSError, subprocess.SubprocessError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else exc
             self._start_trouble = f"The {self._name} worker cannot be started: {why}."
+            self._barred = isinstance(exc, OSError) and exc.errno in BARRED
         except Unavailable as exc:
             self._start_trouble = str(exc)
         finally:
