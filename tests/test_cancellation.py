@@ -212,7 +212,7 @@ def test_a_write_whose_client_hung_up_and_asked_again_with_the_same_key_is_made_
         if n // 4 % 2:
             first, second = (answer(post(server, tool, arguments | key, era=era)) for _ in range(2))
             # indexed says how it stands now, and what is similar is told once.
-            now = {"indexed": 0, "similar": []}
+            now: Json = {"indexed": 0, "similar": []}
             assert first | now == second | now or tool == "recall"
     until(lambda: held(server.process.pid), no_more_than(before), seconds=15)
     assert "Traceback" not in server.stderr()
