@@ -294,8 +294,9 @@ def test_a_build_that_is_stopped_in_its_middle_leaves_the_former_model_in_force_
 
 
 def test_kills_at_random_moments_leave_one_model_in_force_that_is_complete(
-    start_stdio: StartStdio, data_dir: Path, endpoint: Endpoint
+    start_stdio: StartStdio, data_dir: Path, endpoint: Endpoint, request: pytest.FixtureRequest
 ) -> None:
+    kills = 4 if request.config.getoption("--torture") else 2
     client = stored(start_stdio, data_dir, turns=1000)
     client.end_input()
     rng = random.Random(20261130)
@@ -304,7 +305,7 @@ def test_kills_at_random_moments_leave_one_model_in_force_that_is_complete(
         return sql(data_dir, "SELECT model, count(*) FROM chunk WHERE embedding IS NOT NULL GROUP BY model")
 
     for settings in (endpoint.settings, {}):
-        for _ in range(4):
+        for _ in range(kills):
             before = vectors()
             building = Reindex(data_dir, **settings)
             ended = building.process.poll

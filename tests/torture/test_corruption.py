@@ -180,7 +180,7 @@ def _episodes(ended: Ended) -> list[object]:
 
 
 @pytest.mark.parametrize("damage", [zeroed, cut("perdure.db")], ids=["a_page_is_zeroed", "the_end_is_missing"])
-def test_a_write_on_a_damaged_database_is_stored_or_leaves_it_as_it_was(
+def test_a_write_on_a_damaged_database_is_stored_or_leaves_nothing(
     tmp_path: Path, perdure: CommandLine, damage: Damage
 ) -> None:
     healthy, _ = prepared(perdure, tmp_path)
@@ -190,8 +190,9 @@ def test_a_write_on_a_damaged_database_is_stored_or_leaves_it_as_it_was(
     for n in range(10):
         data_dir = shutil.copytree(healthy, tmp_path / f"damaged{n}")
         damage(data_dir, rng)
-        before = (data_dir / "perdure.db").read_bytes()
         write = Operation("remember", {"content": "written on damage"})
         ended = write.run(perdure, data_dir)
         assert not crashed(ended), ended
-        assert ended.code == 0 or is_kept(before, data_dir), ended
+        # Until the damage is met a lease or a vector may be stored; what was refused may not.
+        stored = any(b"written on damage" in path.read_bytes() for path in data_dir.glob("perdure.db*"))
+        assert stored is (ended.code == 0), ended
