@@ -173,9 +173,14 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def _how_to_read(database: Path) -> str:
-    # SQLite makes its shared memory even to read. Where it cannot, nobody writes, and without a log it can do without.
     if os.access(database, os.W_OK) and os.access(database.parent, os.W_OK):
         return "mode=rw"
+    return reading(database)
+
+
+def reading(database: Path) -> str:
+    """Return how SQLite opens a database that this process cannot write."""
+    # SQLite makes its shared memory even to read. Where it cannot, nobody writes, and without a log it can do without.
     log = database.with_name(f"{database.name}-wal")
     return "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
 

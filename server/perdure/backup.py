@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from io import BytesIO
@@ -18,8 +17,7 @@ from perdure import archive, migrations
 from perdure.archive import DATABASE, SETTINGS, Manifest, Writer
 from perdure.directory import SETTINGS_OF_BACKUP, held, held_alone, replace_content
 from perdure.errors import NotFound, Refused, Unavailable
-from perdure.settings import NAME
-from perdure.snapshots import FileThen, files_then, passed_over
+from perdure.snapshots import FileThen, files_then, passed_over, workspaces
 from perdure.store import Reader, files
 from perdure.workspace import Workspace, version_place
 
@@ -64,8 +62,8 @@ def back_up(directory: Path, out: Path, settings: str) -> BackedUp:
         with closing(new.add_database(room / DATABASE)) as copy:
             new.add(SETTINGS, BytesIO(settings.encode()))
             problems: list[str] = []
-            left_out = [path.name for path in _workspaces(directory) if not (path.is_dir() and _is_name(path.name))]
-            for namespace in _namespaces(directory, copy):
+            named, left_out = workspaces(directory)
+            for namespace in sorted({*named, *(row[0] for row in copy.execute("SELECT DISTINCT namespace FROM file"))}):
                 root, seen = directory / "workspace" / namespace, set[str]()
                 with closing(Workspace(root)) as workspace:
                     for file in files_then(copy, _opener(database), workspace, namespace):
@@ -115,20 +113,6 @@ def _restore(directory: Path, file: Path) -> Restored:
         str(settings) if SETTINGS in manifest.sha256 else None,
         tuple(manifest.problems),
     )
-
-
-def _namespaces(directory: Path, copy: Reader) -> list[str]:
-    known = {row[0] for row in copy.execute("SELECT DISTINCT namespace FROM file")}
-    return sorted(known | {path.name for path in _workspaces(directory) if path.is_dir() and _is_name(path.name)})
-
-
-def _workspaces(directory: Path) -> Iterable[Path]:
-    folder = directory / "workspace"
-    return sorted(folder.iterdir()) if folder.is_dir() else ()
-
-
-def _is_name(name: str) -> bool:
-    return re.match(NAME, name) is not None
 
 
 def _opener(database: Path) -> Callable[[], AbstractContextManager[Reader]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -13,6 +14,7 @@ from typing import Literal
 
 from perdure.errors import NotFound, Refused, Unavailable
 from perdure.paths import STAGED
+from perdure.settings import NAME
 from perdure.store import Reader, files
 from perdure.store.files import StoredVersion
 from perdure.workspace import Workspace
@@ -73,6 +75,15 @@ def _is_written(
         return True
     with now() as reader:
         return digest in {version.sha256 for version in files.history(reader, namespace, path)[len(versions) :]}
+
+
+def workspaces(directory: Path) -> tuple[list[str], list[str]]:
+    """Return the names of the folders of files in a data directory that are namespaces, and of what is none."""
+    folder = directory / "workspace"
+    names: tuple[list[str], list[str]] = ([], [])
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        names[not (path.is_dir() and re.match(NAME, path.name) is not None)].append(path.name)
+    return names
 
 
 def passed_over(root: Path, seen: set[str]) -> list[str]:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any
 
 from perdure.errors import NotFound, PerdureError
 from perdure.service.core import Part
 from perdure.service.exported import FORMAT, EpisodeLine, MemoryLine, ReceiptLine, StateLine, as_line, bytes_fields
-from perdure.settings import NAME
-from perdure.snapshots import FileThen, files_then, passed_over
+from perdure.snapshots import FileThen, files_then, passed_over, workspaces
 from perdure.store import Reader, memories, transfer
 from perdure.store.files import StoredVersion
 from perdure.types import Exported, Principal
@@ -48,10 +45,11 @@ class Exporting(Part):
         """
         caller.require("admin")
         sink, problems = _Sink(out), list[str]()
-        left_out = self._no_namespaces() if all_namespaces else []
+        named, odd = workspaces(self._core.settings.data_dir)
+        left_out = odd if all_namespaces else []
         sink.write("perdure-export", {"format": FORMAT})
         with self._core.database.read() as reader:
-            for namespace in self._namespaces(reader) if all_namespaces else [caller.namespace]:
+            for namespace in sorted({*named, *transfer.namespaces(reader)}) if all_namespaces else [caller.namespace]:
                 begun = False
                 for type, fields in self._lines(reader, namespace, problems, left_out):
                     if not begun:
@@ -61,17 +59,6 @@ class Exporting(Part):
         counts = dict(sorted(sink.counts.items()))
         out.write(as_line("end", {"counts": counts, "sha256": sink.digest.hexdigest()}))
         return Exported(counts, tuple(problems), tuple(left_out))
-
-    def _namespaces(self, reader: Reader) -> list[str]:
-        named = {path.name for path in self._workspaces() if _is_namespace(path)}
-        return sorted(named | transfer.namespaces(reader))
-
-    def _no_namespaces(self) -> list[str]:
-        return sorted(path.name for path in self._workspaces() if not _is_namespace(path))
-
-    def _workspaces(self) -> Iterable[Path]:
-        folder = self._core.settings.data_dir / "workspace"
-        return folder.iterdir() if folder.is_dir() else ()
 
     def _lines(
         self, reader: Reader, namespace: str, problems: list[str], left_out: list[str]
@@ -98,10 +85,6 @@ class Exporting(Part):
             seen.add(file.path)
         root = self._core.settings.data_dir / "workspace" / namespace
         left_out += [f"{namespace}: {path}" for path in passed_over(root, seen)]
-
-
-def _is_namespace(path: Path) -> bool:
-    return path.is_dir() and re.match(NAME, path.name) is not None
 
 
 def _version(workspace: Workspace, namespace: str, path: str, version: StoredVersion, problems: list[str]) -> Fields:

@@ -206,7 +206,8 @@ def _with_statements(tx: Reader, namespace: str, found: Sequence[Episode]) -> li
     """Show what was remembered or set. What was forgotten since is not: forgetting hides it here too."""
     ids = [episode.subject for episode in found if episode.kind == "remember" and episode.subject]
     rows = memories.load(tx, namespace, ids) if ids else {}
-    set_by = states.of_episodes(tx, namespace, [episode.seq for episode in found if episode.kind == "set_state"])
+    changes = [episode.seq for episode in found if episode.kind == "set_state"]
+    set_by = states.of_episodes(tx, namespace, changes) if changes else {}
     shown: list[Episode] = []
     for episode in found:
         row = rows.get(episode.subject or "")

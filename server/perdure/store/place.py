@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from perdure import migrations
+from perdure.archive import reading
 from perdure.disk import sync_folder
 from perdure.errors import Unavailable
 from perdure.store import trouble
@@ -150,7 +151,7 @@ class Place:
         """Open the database that was found, never another and never an empty one. Raises Unavailable, sqlite3.Error."""
         self.check()
         connection = sqlite3.connect(
-            f"{self._uri()}?{self._reading() if read_only else 'mode=rw'}",
+            f"{self._uri()}?{reading(self.path) if read_only else 'mode=rw'}",
             uri=True,
             # Autocommit: BEGIN is ours to choose, since a deferred transaction that turns into a writer fails at once
             # with "database is locked", whatever the busy timeout.
@@ -166,11 +167,6 @@ class Place:
 
     def _uri(self) -> str:
         return f"file:{quote(str(self.path))}"
-
-    def _reading(self) -> str:
-        # SQLite wants to make its shared memory even to read. Without a log nobody writes, and it can do without.
-        log = self.directory / "perdure.db-wal"
-        return "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
 
     def _unusable(self, exc: OSError) -> str:
         path = next(path for path in (self.path, self.directory, *self.directory.parents) if _visible(path))

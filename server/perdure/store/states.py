@@ -45,11 +45,7 @@ def find(
 
 def last(reader: Reader, namespace: str, key: str) -> StoredValue | None:
     """Return the newest version of a key, deleted or not."""
-    row = reader.execute(
-        "SELECT key, version, value, at FROM state WHERE namespace = ? AND key = ? ORDER BY version DESC LIMIT 1",
-        (namespace, key),
-    ).fetchone()
-    return StoredValue(*row) if row is not None else None
+    return next(iter(versions(reader, namespace, key, 1)), None)
 
 
 def versions(reader: Reader, namespace: str, key: str, limit: int) -> list[StoredValue]:
