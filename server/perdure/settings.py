@@ -103,6 +103,54 @@ class HttpSettings(_Section):
     allowed_origins: tuple[str, ...] = Field((), description='web origins to answer, like "https://app.example.org"')
 
 
+class CompactionSettings(_Section):
+    """When the older turns of a thread are folded into a summary. The turns stay, listed and recalled word for word."""
+
+    after_turns: int = Field(
+        30, ge=0, le=10_000, description="turns of a thread beyond its summary above which it is folded; 0 for never"
+    )
+    keep_turns: int = Field(10, ge=1, le=200, description="the newest turns of a thread, which no summary covers")
+    max_chars: int = Field(1600, ge=200, le=20_000, description="the longest summary, in characters")
+    writer: Literal["extractive", "model"] = Field(
+        "extractive",
+        description="extractive (sentences chosen by rules, no model), model (the [language_model] below)",
+    )
+
+
+class LanguageModelSettings(_Section):
+    """A model that writes summaries and finds facts, if there is to be one. Nothing is sent anywhere without it."""
+
+    base_url: str | None = Field(None, description="an OpenAI-compatible endpoint, like http://127.0.0.1:11434/v1")
+    model: str | None = Field(None, description="the model's name there")
+    api_key: str | None = Field(None, repr=False, description="the key; OPENAI_API_KEY is not read")
+    deadline_s: float = Field(30.0, gt=0, le=600, description="seconds one answer may take")
+    daily_tokens: int = Field(
+        50_000, ge=0, description="tokens a day (UTC) that work in the background may use; 0 for none"
+    )
+
+
+class TidySettings(_Section):
+    """What keeps a memory small. Everything here is off; what is set is done by `perdure tidy` and once a day."""
+
+    merge_similar: float = Field(
+        0.0, ge=0, le=1, description="archive the older of two memories whose cosine is at least this; 0 for never"
+    )
+    archive_after_days: int = Field(
+        0, ge=0, description="days after which a memory is summarised and archived; 0 for never"
+    )
+    max_memories: int = Field(
+        0, ge=0, description="memories a namespace may hold before the least needed are archived; 0 for no limit"
+    )
+
+
+class StateSettings(_Section):
+    """What live state must look like."""
+
+    schemas: dict[str, dict[str, Any]] = Field(
+        {}, description="a JSON Schema for the values of all keys that begin with a prefix"
+    )
+
+
 class Settings(BaseSettings):
     """Everything a person can set. PERDURE_HTTP__PORT=9000 is [http] port = 9000; the environment beats the file."""
 
@@ -124,6 +172,10 @@ class Settings(BaseSettings):
     embedder: EmbedderSettings = EmbedderSettings()  # pyright: ignore[reportCallIssue]
     index: IndexSettings = IndexSettings()  # pyright: ignore[reportCallIssue]
     http: HttpSettings = HttpSettings()  # pyright: ignore[reportCallIssue]
+    compaction: CompactionSettings = CompactionSettings()  # pyright: ignore[reportCallIssue]
+    language_model: LanguageModelSettings = LanguageModelSettings()  # pyright: ignore[reportCallIssue]
+    tidy: TidySettings = TidySettings()  # pyright: ignore[reportCallIssue]
+    state: StateSettings = StateSettings()  # pyright: ignore[reportCallIssue]
 
     @field_validator("data_dir")
     @classmethod
@@ -283,10 +335,14 @@ def _explain(exc: ValidationError) -> str:
 
 
 __all__ = [
+    "CompactionSettings",
     "EmbedderSettings",
     "HttpSettings",
     "IndexSettings",
+    "LanguageModelSettings",
     "Settings",
+    "StateSettings",
+    "TidySettings",
     "ToolSettings",
     "default_config_file",
     "default_data_dir",

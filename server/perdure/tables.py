@@ -59,6 +59,7 @@ class MemoryRow(SQLModel, table=True):
     superseded_by: str | None = None
     superseded_at: str | None = None
     forgotten_at: str | None = None
+    archived_at: str | None = None
     seen: int = 1
 
 
@@ -85,6 +86,37 @@ class StateRow(SQLModel, table=True):
     at: str
     replaced_at: str | None = None
     seq: int = Field(foreign_key="episode.seq")
+
+
+class SummaryRow(SQLModel, table=True):
+    """What the turns `first_seq` to `last_seq` of a thread said, in short, until a summary of more replaced it.
+
+    `seq` is the episode that wrote it; `writer` is how: extractive, model or client. `trust` is the lowest of its turns.
+    """
+
+    __tablename__ = "summary"  # pyright: ignore[reportAssignmentType]
+    __table_args__ = (Index("summary_by_thread", "namespace", "thread", "seq"),)
+
+    seq: int = Field(primary_key=True, foreign_key="episode.seq")
+    namespace: str
+    thread: str
+    first_seq: int
+    last_seq: int
+    turns: int
+    content: str = Field(sa_column=Column(Text, nullable=False))
+    writer: str
+    trust: str
+    at: str
+    replaced_at: str | None = None
+
+
+class SpendingRow(SQLModel, table=True):
+    """Tokens of a language model that work in the background used on one day (UTC)."""
+
+    __tablename__ = "spending"  # pyright: ignore[reportAssignmentType]
+
+    day: str = Field(primary_key=True)
+    tokens: int = 0
 
 
 class FileRow(SQLModel, table=True):

@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 
 from perdure.errors import Unavailable
 
-HEAD = "0005"
+HEAD = "0006"
 
-KEPT = ("episode", "memory", "state", "file", "file_version", "idempotency")
+KEPT = ("episode", "memory", "state", "summary", "file", "file_version", "idempotency")
 """The tables no step may lose a row of; all others can be made from them again."""
 
 
