@@ -91,7 +91,7 @@ class StateRow(SQLModel, table=True):
 class SummaryRow(SQLModel, table=True):
     """What the turns `first_seq` to `last_seq` of a thread said, in short, until a summary of more replaced it.
 
-    `seq` is the episode that wrote it; `writer` is how: extractive, model or client. `trust` is the lowest of its turns.
+    `seq` is the episode that wrote it; `writer` is how: extractive, model or client. `trust` is its lowest turn's.
     """
 
     __tablename__ = "summary"  # pyright: ignore[reportAssignmentType]
