@@ -209,7 +209,8 @@ class _Told:
         alike = np.maximum(alike * terms.share_subject(), NAMED_ALIKE * (changes | changes.T))
         same, apart = _keyed([statement.key for statement in statements])
         alike = np.maximum(np.where(apart, 0.0, alike), same)
-        updates: list[list[int]] = np.argwhere((alike > 0) & later & ~(change | change[:, None] | same)).tolist()
+        updated = (alike > 0) & later & _begin_alike(spoken) & ~(change | change[:, None] | same)
+        updates: list[list[int]] = np.argwhere(updated).tolist()
         for i, j in updates:
             later[i, j] = not _differ_in_subject(spoken[i], spoken[j], terms, terms.names & said[i] & said[j])
         return cls(statements, said, terms, change, retraction, back, claimed, later, changes & ~apart, alike)
@@ -365,15 +366,19 @@ def _bare_changes(statements: Sequence[Statement], said: Sequence[Set[str]], cos
     return found
 
 
+def _begin_alike(spoken: Sequence[Sequence[str]]) -> Flags:
+    """Return [i, j]: the first or the second word of i and j is the same, told for all at once, since few are."""
+    first, second = (_numbered([words[n] if n < len(words) else "" for words in spoken]) for n in (0, 1))
+    return (first[:, None] == first[None, :]) | (second[:, None] == second[None, :])
+
+
 def _differ_in_subject(a: Sequence[str], b: Sequence[str], terms: _Terms, named: Set[str]) -> bool:
     """Return whether two statements say the same sort of thing of two subjects: alpha1 runs this, alpha2 runs that.
 
-    They begin alike, differ in an identifier or a name, go on alike, and differ once more; a number is an identifier
-    if the question says one of the two. `named` are the names of the question that both have: then a name tells
-    nothing, since what both are about is known.
+    They begin alike (_begin_alike), differ in an identifier or a name, go on alike, and differ once more; a number is
+    an identifier if the question says one of the two. `named` are the names of the question that both have: then a name
+    tells nothing, since what both are about is known.
     """
-    if a[:1] != b[:1] and a[1:2] != b[1:2]:
-        return False  # at once for most
     n = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
     if not (n + 1 < len(a) and n + 1 < len(b) and a[n + 1] == b[n + 1] and a[n + 1 :] != b[n + 1 :]):
         return False
