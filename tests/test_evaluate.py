@@ -61,7 +61,7 @@ def test_every_statement_of_a_small_store_is_found_and_the_same_seed_asks_the_sa
     first = cli.json("evaluate", "--seed", "3")
     again = cli.json("evaluate", "--seed", "3")
 
-    assert (first["statements"], first["eligible"]) == (8, 8)
+    assert (first["statements"], first["eligible"], first["left_out"]) == (8, 8, 3)
     assert {name: kind["recall"]["hit_at_10"] for name, kind in first["kinds"].items()} == {
         "masked": 1.0,
         "keywords": 1.0,

@@ -309,6 +309,8 @@ def show_evaluation(found: Evaluation) -> None:
     ]
     _print_table(header, rows)
     typer.echo(f"{found.statements} of {found.eligible} statements asked for, seed {found.seed}")
+    if found.left_out:
+        typer.echo(f"{found.left_out} left out: they say too little to make a question of")
     typer.echo(f"{found.reworded:.0%} of the paraphrases have a word the statement lacks")
     typer.echo(f"time of a recall: median {found.p50_ms:.1f} ms, 95th percentile {found.p95_ms:.1f} ms")
     typer.echo(f"weaker answers: {found.degraded}; pending: {found.pending}")

@@ -81,6 +81,7 @@ class Evaluating(Recalling):
         return Evaluation(
             statements=len(chosen),
             eligible=len(eligible),
+            left_out=len(stored) - len(eligible),
             seed=seed,
             reworded=round(tally.reworded / len(chosen), 3),
             kinds=tally.measures(),
