@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import volumes
-from conftest import DEADLINE_S, PERDURE, Json, StartStdio, StdioClient, environment
+from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, run
 from perdure.errors import Unavailable
 from perdure.store import Database
 from volumes import DATA, DISK, HERONS, KETTLE, LAMP, WITHOUT, Disk
@@ -73,8 +73,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def perdure(data_dir: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    env = environment(data_dir, **settings)
-    return subprocess.run([PERDURE, *arguments], env=env, capture_output=True, text=True, timeout=DEADLINE_S)
+    return run(*arguments, env=environment(data_dir, **settings))
 
 
 # --- a full disk
@@ -423,6 +422,21 @@ def test_status_of_a_damaged_database_names_the_counts_it_cannot_read(store: Pat
     assert {"models", "chunks", "pending index"} <= set(json.loads(modelless.stdout)["damaged"]["unreadable"])
     assert "generation" not in json.loads(modelless.stdout)["index"]
     assert path.read_bytes() == damaged
+
+
+def test_a_store_that_lost_the_row_of_its_model_is_read_by_words_and_not_written(store: Path, data_dir: Path) -> None:
+    shutil.copytree(store, data_dir)
+    with closing(sqlite3.connect(data_dir / "perdure.db")) as db, db:
+        db.execute("DELETE FROM index_state")
+
+    recall = perdure(data_dir, "recall", "heron barn")
+    refused = perdure(data_dir, "remember", "The ladder is in the shed")
+
+    assert (recall.returncode, refused.returncode) == (0, 1)
+    assert "heron" in recall.stdout
+    assert "the database is damaged" in recall.stderr
+    assert "restore a backup" in refused.stderr
+    assert "Traceback" not in recall.stderr + refused.stderr
 
 
 def test_a_database_whose_first_pages_are_damaged_is_refused_with_what_to_do(store: Path, data_dir: Path) -> None:

@@ -254,6 +254,9 @@ class Indexer:
                         self._audit_then_sweep()
                     else:
                         self._stop.wait(IDLE_POLL_S)  # another process sweeps; its death frees the lease
+            except (OSError, Unavailable) as exc:  # of the disk: a sentence says all there is to know
+                log.warning("the index sweep failed and starts again: %s", exc)
+                self._stop.wait(RETRY_S[-1])
             except Exception:  # the sweep outlives whatever a row, a worker or the disk does to it
                 log.exception("the index sweep failed and starts again")
                 self._stop.wait(RETRY_S[-1])
@@ -269,6 +272,9 @@ class Indexer:
                 if not worked and not removed and (state := self._seen) is not None:
                     self._models.rest(state.models)
                 pause_s = 0.0 if worked else REMOVING_S if removed else _pause(self.build.failures)
+            except (OSError, Unavailable) as exc:
+                log.warning("the change of the model failed and goes on: %s", exc)
+                pause_s = RETRY_S[-1]
             except Exception:  # as above
                 log.exception("the change of the model failed and goes on")
                 pause_s = RETRY_S[-1]

@@ -12,8 +12,9 @@ from sqlalchemy import text
 from sqlmodel import Session
 
 from perdure.embedders import Matrix
-from perdure.errors import Unavailable
+from perdure.errors import Damaged, Unavailable
 from perdure.ranking import CONTEXT_MAX_WORDS
+from perdure.store import trouble
 from perdure.store.engine import Reader, new_token, reader_of
 from perdure.tables import IndexStateRow, ModelRow
 
@@ -105,12 +106,15 @@ IN_FORCE = "(SELECT model FROM index_state WHERE id = 1)"
 
 
 def state(reader: Reader) -> IndexState:
-    """Return the models in use."""
+    """Return the models in use. Raises Damaged where the row that names them is gone: a store always has it."""
     rows = reader.execute(
         f"SELECT {MODEL} FROM index_state s JOIN model m ON m.id IN (s.model, s.next_model)"
         " WHERE s.id = 1 ORDER BY m.id = s.model DESC"
     )
-    in_force, *beside = (Model(*row) for row in rows)
+    models = [Model(*row) for row in rows]
+    if not models:
+        raise Damaged(trouble.DAMAGED.format("the model in force is gone"))
+    in_force, *beside = models
     return IndexState(in_force, beside[0] if beside else None)
 
 
