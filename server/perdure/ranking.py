@@ -26,7 +26,9 @@ MEMORY_WORDS_SHARE = 0.2  # 8 points more right answers than with the shares of 
 WORDS_SHARE_OF_ONE, WORDS_COMMON_AT = 0.55, 10
 AUTHOR_BONUS = 0.25  # the question names exactly one speaker and it is this one: 1 to 3 points
 ROLE_BONUS = 0.08  # "I" asks for what the user said, "did you" for the assistant's words: 2 points in five results
-THREAD_SHARE, THREAD_BEST = 0.15, 3  # the conversation's best three by words: 1 point
+# Of the conversation whose best three are the best by words: 1 point; by meaning, squared so that one very near turn
+# tells more than three that are half as near: half a point, and 1.4 more of the right conversation first.
+THREAD_SHARE, THREAD_NEAR_SHARE, THREAD_BEST = 0.15, 0.2, 3
 LENGTH_PENALTY, LENGTH_FREE_WORDS = 0.1, 60  # long answers of assistants crowd out facts: 10 points on such chats
 LENGTH_MOST = 0.3  # reached at 1,200 words, so that a text of any length is found by its words
 BREVITY_PENALTY, BREVITY_WORDS = 0.1, 15  # "Wow, great!" says nothing: half a point
@@ -153,12 +155,9 @@ def _parts(
     """Return what each rule adds to each candidate, by id."""
     words_best = max((c.words_score for c in candidates), default=0.0) or 1.0
     reach = max(max(cosine.values(), default=0.0) - floor, (weak_below or 0.0) - floor, 1e-6)
-    by_thread: dict[str, list[float]] = {}
-    for c in candidates:
-        if c.thread is not None:
-            by_thread.setdefault(c.thread, []).append(c.words_score)
-    thread = {name: sum(sorted(scores)[-THREAD_BEST:]) for name, scores in by_thread.items()}
-    thread_best = max(thread.values(), default=0.0) or 1.0
+    near = {id: max(each - floor, 0.0) / reach for id, each in cosine.items()}
+    worded = _of_threads(candidates, {c.id: c.words_score for c in candidates})
+    meant = _of_threads(candidates, {id: each**2 for id, each in near.items()})
 
     having = sum(c.words_score > 0 for c in candidates)
     rarity = max(0.0, 1 - (having - 1) / WORDS_COMMON_AT) if having else 0.0
@@ -171,13 +170,13 @@ def _parts(
         known = c.id in cosine
         own = parts[c.id] = {"words": (share if known else 1.0) * c.words_score / words_best}
         if known:
-            own["vectors"] = (1 - share) * max(cosine[c.id] - floor, 0.0) / reach
+            own["vectors"] = (1 - share) * near[c.id]
         if author is not None and c.author == author:
             own["author"] = AUTHOR_BONUS
         elif role is not None and c.author == role:
             own["role"] = ROLE_BONUS
         if c.thread is not None:
-            own["thread"] = THREAD_SHARE * thread[c.thread] / thread_best
+            own["thread"] = THREAD_SHARE * worded[c.thread] + THREAD_NEAR_SHARE * meant[c.thread]
         if c.words > LENGTH_FREE_WORDS:
             most = min(LENGTH_MOST, (own["words"] + own.get("vectors", 0.0)) / 2)
             own["length"] = -min(LENGTH_PENALTY * math.log(c.words / LENGTH_FREE_WORDS), most)
@@ -186,6 +185,17 @@ def _parts(
         if c.type == "turn" and c.words <= QUESTION_WORDS and (c.text or "").rstrip().endswith(("?", "？", "؟")):
             own["question"] = -QUESTION_PENALTY
     return parts
+
+
+def _of_threads(candidates: Sequence[Scored], scores: Mapping[int, float]) -> dict[str, float]:
+    """Return how much the best of each thread have of what those of the best thread have."""
+    each: dict[str, list[float]] = {}
+    for c in candidates:
+        if c.thread is not None:
+            each.setdefault(c.thread, []).append(scores.get(c.id, 0.0))
+    best = {thread: sum(sorted(of)[-THREAD_BEST:]) for thread, of in each.items()}
+    most = max(best.values(), default=0.0) or 1.0
+    return {thread: total / most for thread, total in best.items()}
 
 
 def _sorted(ranked: Sequence[Ranked]) -> list[Ranked]:
