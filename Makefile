@@ -10,18 +10,19 @@ MODEL := models/bge-small-en
 # pip runs of one environment must not overlap, whatever -j says.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install serve demo test torture lint bench bench-recall bench-growth conformance clean
+.PHONY: help install serve demo test torture lint bench bench-recall bench-growth bench-context conformance clean
 
 help:
 	@echo "make serve        run Perdure over HTTP and print the lines to paste into clients"
 	@echo "make demo         see a memory survive the death of its server"
-	@echo "make test         run the tests; ARGS='-k recall' narrows them"
+	@echo "make test         run the tests; ARGS='-k recall' narrows them, ARGS=--cold starts each process afresh"
 	@echo "make torture      inject every fault (hours); ARGS='--soak-minutes 60', ARGS='-k power' narrows it"
 	@echo "make install      make .venv only; then .venv/bin/perdure is the command"
 	@echo "make lint         ruff, pyright, import-linter"
 	@echo "make bench        measure; each figure is printed beside its floor"
 	@echo "make bench-recall what recall finds in public sets, beside baselines; DATA=DIR says where they lie"
 	@echo "make bench-growth recall and remember from 1,000 to 100,000 memories, with a plot"
+	@echo "make bench-context what summaries keep, and get_context as a thread grows; DATA=DIR says where the sets lie"
 	@echo "make conformance  the official protocol suite (needs Node.js)"
 	@echo "make clean        remove .venv and caches; stored memories stay"
 
@@ -74,9 +75,9 @@ serve: install
 demo: install
 	@$(BIN)/python bench/demo.py
 
-# Two files of tests at a time: most of a test is waiting for the processes it starts.
+# Two tests at a time: most of a test is waiting for the processes it starts. Who is done takes over from the other.
 test: install $(VENV)/.test
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 torture: install $(VENV)/.test
 	@$(BIN)/python -m pytest -n 2 --dist load --torture $(ARGS) tests/torture
@@ -95,6 +96,12 @@ bench-recall: install $(VENV)/.bench
 
 bench-growth: install $(VENV)/.bench
 	@$(BIN)/python bench/growth.py $(ARGS)
+
+# Without the sets the first part says what it needs, and the second is measured all the same.
+bench-context: install
+	@$(BIN)/python bench/compaction.py $(DATA); compaction=$$?; \
+	  $(BIN)/python bench/extraction.py $(DATA); extraction=$$?; \
+	  $(BIN)/python bench/context.py $(ARGS) && exit $$((compaction | extraction))
 
 conformance: install $(VENV)/.test
 	@bash tests/conformance/run

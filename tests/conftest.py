@@ -8,17 +8,18 @@ import os
 import queue
 import re
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+import warm
+from warm import PERDURE, Process
+
 DEADLINE_S = 60.0  # the machine may be busy; what must be quick is measured elsewhere
-PERDURE = str(Path(sys.executable).with_name("perdure"))
 LEGACY = "2025-06-18"
 MODERN = "2026-07-28"
 META = {
@@ -39,12 +40,36 @@ def environment(data_dir: Path, **settings: str) -> dict[str, str]:
     return clean | {f"PERDURE_{name}": value for name, value in ours.items()} | settings
 
 
+def launch(
+    *arguments: str, env: Mapping[str, str], files: Mapping[str, int] | None = None, cold: bool = False
+) -> Process:
+    """Start `perdure` with these arguments, and a pipe to each of stdin, stdout and stderr without a descriptor."""
+    if not cold and warm.shared().fits(env):
+        return warm.shared().start(arguments, env, files)
+    stdin, stdout, stderr = ((files or {}).get(name, subprocess.PIPE) for name in ("stdin", "stdout", "stderr"))
+    return subprocess.Popen([PERDURE, *arguments], env=env, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
+def run(
+    *arguments: str, env: Mapping[str, str], text: str = "", cold: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run `perdure` with these arguments to its end."""
+    if not cold and warm.shared().fits(env):
+        return warm.shared().run(arguments, env, text, DEADLINE_S)
+    command = [PERDURE, *arguments]
+    return subprocess.run(command, input=text, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+
 class StdioClient:
     """A client that sends bytes as they are and keeps every byte that comes back."""
 
-    def __init__(self, command: list[str], env: Mapping[str, str]) -> None:
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env)
+    def __init__(self, command: list[str], env: Mapping[str, str], *, cold: bool = False) -> None:
+        self.process: Process
+        if command[0] == PERDURE:
+            self.process = launch(*command[1:], env=env, cold=cold)
+        else:
+            pipe = subprocess.PIPE
+            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env)
         self.lines: list[bytes] = []
         self.errors: list[bytes] = []
         self._replies: dict[object, list[Json]] = {}
@@ -129,8 +154,8 @@ class StdioClient:
 class HttpServer:
     """A running `perdure serve` on a free port."""
 
-    def __init__(self, command: list[str], env: Mapping[str, str]) -> None:
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, env=env)
+    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], *, cold: bool = False) -> None:
+        self.process = launch(*arguments, "serve", env=env, files={"stdin": 0, "stdout": 1}, cold=cold)
         self.errors: list[bytes] = []
         self._listening = threading.Event()
         self._reader = threading.Thread(target=self._read_err, daemon=True)
@@ -179,8 +204,18 @@ class HttpServer:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cold", action="store_true", help="start each perdure afresh, and not from one that is loaded")
     parser.addoption("--torture", action="store_true", help="inject every fault of tests/torture, as make torture does")
     parser.addoption("--soak-minutes", type=float, default=10.0, help="how long its soak lasts (default: 10)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "cold: what it starts is to load everything, as it does for a user")
+    warm.shared().refuses = bool(config.getoption("--cold"))
+
+
+def pytest_sessionfinish() -> None:
+    warm.shared().close()
 
 
 StartStdio = Callable[..., StdioClient]
@@ -193,12 +228,19 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start_stdio(data_dir: Path) -> Generator[StartStdio]:
+def cold(request: pytest.FixtureRequest) -> bool:
+    """Whether the test is about what a process does from its very start."""
+    return request.node.get_closest_marker("cold") is not None
+
+
+@pytest.fixture
+def start_stdio(data_dir: Path, cold: bool) -> Generator[StartStdio]:
     """Start `perdure` over stdio: arguments as on the command line, settings as environment variables."""
     running: list[StdioClient] = []
 
     def start(*arguments: str, command: list[str] | None = None, **settings: str) -> StdioClient:
-        running.append(StdioClient([*(command or [PERDURE]), *arguments], environment(data_dir, **settings)))
+        env = environment(data_dir, **settings)
+        running.append(StdioClient([*(command or [PERDURE]), *arguments], env, cold=cold))
         return running[-1]
 
     yield start
@@ -215,13 +257,13 @@ def client(start_stdio: StartStdio) -> StdioClient:
 
 
 @pytest.fixture
-def start_http(data_dir: Path) -> Generator[StartHttp]:
+def start_http(data_dir: Path, cold: bool) -> Generator[StartHttp]:
     """Start `perdure serve` on a free port."""
     running: list[HttpServer] = []
 
     def start(*arguments: str, **settings: str) -> HttpServer:
         env = environment(data_dir, PERDURE_HTTP__PORT="0") | settings
-        running.append(HttpServer([PERDURE, *arguments, "serve"], env))
+        running.append(HttpServer(arguments, env, cold=cold))
         return running[-1]
 
     yield start

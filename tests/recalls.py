@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import subprocess
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import Protocol
 
 import pytest
 
-from conftest import DEADLINE_S, PERDURE, HttpServer, Json, StdioClient, environment
+from conftest import DEADLINE_S, PERDURE, HttpServer, Json, StdioClient, environment, run
 
 # The index answers instead of exact search, however small the store; its worker ends soon after the test.
 INDEX = {
@@ -147,13 +146,6 @@ def indexed(data_dir: Path, **settings: str) -> None:
 
 def command(data_dir: Path, *arguments: str, stdin: str = "", **settings: str) -> Json:
     """Return what a command of the command line that must succeed prints as JSON."""
-    ran = subprocess.run(
-        [PERDURE, *arguments, "--json"],
-        input=stdin.encode(),
-        env=environment(data_dir, **settings),
-        capture_output=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr.decode()
+    ran = run(*arguments, "--json", env=environment(data_dir, **settings), text=stdin)
+    assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)

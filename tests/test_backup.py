@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +20,10 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine
 
-from conftest import PERDURE, Json, StartStdio, StdioClient, environment
+from conftest import Json, StartStdio, StdioClient, environment, launch, run
 from perdure import migrations
 from perdure.backup import back_up, restore
+from perdure.disk import ROOM
 from perdure.errors import PerdureError, Refused
 from perdure.types import Asking
 from test_cli import CommandLine
@@ -82,17 +84,16 @@ def test_a_backup_beside_writers_holds_all_that_was_acknowledged_and_every_versi
     until = threading.Event()
     with ThreadPoolExecutor(len(writers)) as pool:
         running = [pool.submit(writer.run) for writer in writers]
-        while any(len(writer.versions) < 3 for writer in writers) and not any(run.done() for run in running):
+        while any(len(writer.versions) < 3 for writer in writers) and not any(each.done() for each in running):
             until.wait(0.05)
         seen: list[list[str]] = []
         for n in range(2):
             seen.append([memory for writer in writers for memory in list(writer.memories)])
-            arguments = [PERDURE, "backup", str(tmp_path / f"{n}.zip")]
-            subprocess.run(arguments, env=environment(data_dir), check=True, timeout=DEADLINE_S, capture_output=True)
+            assert run("backup", str(tmp_path / f"{n}.zip"), env=environment(data_dir)).returncode == 0
         for writer in writers:
             writer.stopped.set()
-        for run in running:
-            run.result()
+        for each in running:
+            each.result()
 
     for n, acknowledged in enumerate(seen):
         elsewhere = tmp_path / f"restored-{n}"
@@ -157,6 +158,29 @@ def test_a_backup_is_for_its_owner_only_replaces_nothing_and_holds_no_secret(cli
     assert out.read_bytes() == before
 
 
+def test_a_backup_that_is_killed_leaves_nothing_under_its_name_and_the_next_one_cleans_up(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    with cli.service() as (service, caller):
+        service.write_file(caller, PATH, "one\n")
+    with (cli.data_dir / "workspace" / "default" / "files" / "film.bin").open("wb") as file:
+        file.truncate(100_000_000)  # long to save
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    backup = launch("backup", str(folder / "b.zip"), env=cli.environment, files={"stdin": 0, "stdout": 1, "stderr": 2})
+    deadline = time.monotonic() + DEADLINE_S
+    while not (left := list(folder.iterdir())):
+        assert time.monotonic() < deadline and backup.poll() is None
+    backup.kill()
+    assert backup.wait(DEADLINE_S) == -9
+    assert left[0].name.startswith(ROOM) and not (folder / "b.zip").exists()
+
+    cli.answer("backup", str(folder / "b.zip"))
+
+    assert [path.name for path in folder.iterdir()] == ["b.zip"]
+    assert restore(tmp_path / "elsewhere", folder / "b.zip").rows["file"] == 1
+
+
 def test_a_lost_version_is_named_and_does_not_keep_the_rest_from_being_saved(cli: CommandLine, tmp_path: Path) -> None:
     with cli.service() as (service, caller):
         service.write_file(caller, PATH, "one\n")
@@ -180,11 +204,10 @@ def test_restore_is_refused_while_a_server_runs_and_the_store_stays(start_stdio:
     out = data_dir.with_name("b.zip")
     back_up(data_dir, out, "")
 
-    arguments = [PERDURE, "restore", str(out)]
-    refused = subprocess.run(arguments, env=environment(data_dir), timeout=DEADLINE_S, capture_output=True)
+    refused = run("restore", str(out), env=environment(data_dir))
 
     assert refused.returncode == 1
-    assert b"is in use" in refused.stderr
+    assert "is in use" in refused.stderr
     assert contents(client, kinds=["remember"]) == ["The kettle is in the left cupboard."]
     assert client.end_input() == 0
     assert restore(data_dir, out).rows["memory"] == 1

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import TypeVar
 import pytest
 
 import perdure
-from conftest import DEADLINE_S, PERDURE, Json, StartStdio, StdioClient, environment
+from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, run
 
 T = TypeVar("T")
 CHROMA = {"PERDURE_INDEX__KIND": "chroma", "PERDURE_INDEX__EXACT_MAX_CHUNKS": "0"}
@@ -38,8 +37,8 @@ FACTS = [
 
 
 def status(data_dir: Path, **settings: str) -> Json:
-    env = environment(data_dir, **settings)
-    done = subprocess.run([PERDURE, "status", "--json"], env=env, capture_output=True, check=True, timeout=DEADLINE_S)
+    done = run("status", "--json", env=environment(data_dir, **settings))
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import volumes
-from conftest import DEADLINE_S, PERDURE, Json, environment
+from conftest import DEADLINE_S, Json, environment, run
 from perdure.mounts import Mount, doubts, lasts
 from volumes import DATA, DISK, HERONS, WITHOUT, Disk
 
@@ -21,8 +21,7 @@ disk, store = volumes.disk, volumes.store
 
 
 def perdure(data_dir: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    env = environment(data_dir, **settings)
-    return subprocess.run([PERDURE, *arguments], env=env, capture_output=True, text=True, timeout=DEADLINE_S)
+    return run(*arguments, env=environment(data_dir, **settings))
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> dict[str, Json]:
@@ -93,6 +92,29 @@ def test_doctor_names_damaged_pages_and_the_database_stays_as_it_is(store: Path,
     assert "***" not in findings(done)["pages"]["text"]
     assert " page " in findings(done)["pages"]["text"].lower()
     assert db.read_bytes() == pages
+
+
+def test_doctor_lists_what_piles_up_how_large_it_is_and_how_to_remove_it(store: Path, tmp_path: Path) -> None:
+    data_dir = tmp_path / "my data"
+    shutil.copytree(store, data_dir)
+    for name in ("backups/before-schema-0005.zip", "before-restore-1/perdure.db", "workers/index/damaged-g000001-1/x"):
+        file = data_dir / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(bytes(3 * 2**20))
+
+    done = perdure(data_dir, "doctor", "--json", **WITHOUT)
+
+    kept = [finding for finding in json.loads(done.stdout)["findings"] if finding["check"] == "kept"]
+    assert done.returncode == 0
+    assert {finding["level"] for finding in kept} == {"ok"}
+    for finding, what in zip(kept, ("schema", "restore", "damaged"), strict=True):
+        assert what in finding["text"]
+        assert "1 " in finding["text"] and "3.0 MiB" in finding["text"]
+        _, removes, command = finding["text"].partition("rm -r ")
+        subprocess.run(["sh", "-c", removes + command], check=True, timeout=DEADLINE_S)
+    again = perdure(data_dir, "doctor", "--json", **WITHOUT)
+    assert "kept" not in findings(again)
+    assert findings(again)["pages"]["level"] == "ok"
 
 
 def newer(database: Path) -> None:

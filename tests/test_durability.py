@@ -27,6 +27,7 @@ def contents(client: StdioClient, **filters: object) -> list[str]:
     return [episode["content"] for episode in history(client, **filters)]
 
 
+@pytest.mark.cold
 def test_everything_is_there_after_the_process_died(start_stdio: StartStdio) -> None:
     first = start_stdio()
     first.initialize()

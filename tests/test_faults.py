@@ -92,9 +92,11 @@ def test_on_a_full_disk_writes_are_refused_reads_go_on_and_forget_works(disk: Di
     assert recalled(client, "kettle") == []
     for said in refusals(client):
         assert "disk is full" in said, "what was set aside for forget must not go to others"
+    assert "disk is full" in json.loads(disk.perdure("status", "--json").stdout)["writes_blocked"]
 
     filler.unlink()
     assert not client.call("remember", content="The ladder is in the shed")["isError"]
+    assert "writes_blocked" not in json.loads(disk.perdure("status", "--json").stdout)
     client.process.kill()
     again = disk.start()
     assert recalled(again, "ladder") == ["The ladder is in the shed"]
@@ -136,7 +138,9 @@ def test_a_read_only_volume_is_read_and_written_again_without_a_restart(disk: Di
     if end == "killed":
         assert recalled(client, "axe") == ["The axe is in the shed"]
     else:
-        assert "mounted read-only" in disk.perdure("status").stdout
+        told = json.loads(disk.perdure("status", "--json").stdout)
+        assert "mounted read-only" in told["read_only"]
+        assert "mounted read-only" in told["writes_blocked"]
     disk.run("mount", "-o", "remount,rw", str(DISK))
     assert not client.call("remember", content="The ladder is in the shed")["isError"]
     assert_reads(client)
@@ -418,6 +422,7 @@ def test_status_of_a_damaged_database_names_the_counts_it_cannot_read(store: Pat
         assert "turns" in told["damaged"]["unreadable"]
         assert "turns" not in told["stored"]
         assert "damaged" in told["read_only"]
+        assert "damaged" in told["writes_blocked"]
     assert "chunks" in json.loads(whole.stdout)["stored"]
     assert {"models", "chunks", "pending index"} <= set(json.loads(modelless.stdout)["damaged"]["unreadable"])
     assert "generation" not in json.loads(modelless.stdout)["index"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -103,6 +106,35 @@ def test_b135_a_change_from_outside_is_read_kept_and_never_overwritten_unseen(cl
     (files / "a.md").unlink()
     assert client.call("read_file", path="a.md")["isError"]
     assert write(client, "a.md", "back\n")["version"] == 4
+
+
+def test_a_conflict_found_after_the_commit_names_the_version_that_holds_what_was_written(
+    client: StdioClient, files: Path
+) -> None:
+    ended = threading.Event()
+
+    def edit() -> None:
+        for n in itertools.count():
+            (files / "a.md").write_text(f"theirs {n}\n", encoding="utf-8")
+            if ended.wait(0.001):
+                return
+
+    editor = threading.Thread(target=edit)
+    editor.start()
+    try:
+        answer, n = client.call("write_file", path="a.md", content="ours 0\n"), 0
+        while not answer["isError"]:
+            n += 1
+            assert n < 500, "nobody met the editor"
+            answer = client.call("write_file", path="a.md", content=f"ours {n}\n")
+    finally:
+        ended.set()
+        editor.join()
+    said = answer["content"][0]["text"]
+    stored = re.search(r"stored as version (\d+)", said)
+    assert stored, said
+    assert read(client, "a.md", version=int(stored[1]))[0] == f"ours {n}\n"
+    assert read(client, "a.md")[0].startswith("theirs ")
 
 
 def test_a_file_is_read_by_lines(client: StdioClient) -> None:

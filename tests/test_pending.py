@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import sys
 from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
@@ -115,6 +117,63 @@ def test_what_was_deleted_while_there_was_no_index_is_not_found_by_it_later(
     client.initialize()
     until(lambda: left(data_dir), lambda rows: rows == [(0, 1)])
     assert texts(client, "greenhouse") == ["greenhouse entry 2"]
+
+
+FORGOTTEN = """
+WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)
+INSERT INTO {table} ({columns}) SELECT {values} FROM number, {table} AS former WHERE former.{key} = ?
+"""
+
+
+def forgotten(data_dir: Path, id: str, count: int) -> None:
+    """Leave behind what so many memories do that are remembered and forgotten, as one like them did."""
+    with closing(sqlite3.connect(data_dir / "perdure.db", timeout=DEADLINE_S)) as db, db:
+        ((passage, last),) = db.execute(
+            "SELECT id, (SELECT max(id) FROM passage) FROM passage WHERE subject = ?", (id,)
+        )
+        for table, key, of, new in (
+            ("memory", "id", id, {"id": "'mem_' || n", "content": "'gone ' || n", "fingerprint": "'h' || n"}),
+            ("passage", "id", passage, {"id": f"{last} + n", "subject": "'mem_' || n"}),
+            ("passage_fts", "rowid", passage, {"rowid": f"{last} + n"}),
+        ):
+            known = [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")]
+            values = {name: f"former.{name}" for name in known} | new
+            statement = FORGOTTEN.format(
+                table=table, key=key, columns=", ".join(values), values=", ".join(values.values())
+            )
+            db.execute(statement, (count, of))
+        assert db.execute("SELECT count(*) FROM memory WHERE forgotten_at IS NOT NULL").fetchone()[0] >= count
+
+
+def processor_s(client: StdioClient) -> float:
+    spent = Path(f"/proc/{client.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processor time is read from /proc")
+def test_b117_what_was_forgotten_costs_later_writes_nothing(
+    client: StdioClient, data_dir: Path, request: pytest.FixtureRequest
+) -> None:
+    def pairs(name: str) -> float:
+        """Return the processor time of remembering and forgetting, of the quickest of three rounds."""
+        rounds: list[float] = []
+        for n in range(3):
+            begun = processor_s(client)
+            for k in range(30):
+                id = remember(client, f"{name} {n} {k} is remembered")
+                done(client, "forget", id=id)
+            rounds.append(processor_s(client) - begun)
+        return min(rounds)
+
+    id = remember(client, "gone")
+    done(client, "forget", id=id)
+    pairs("warm")
+    before = pairs("before")
+    forgotten(data_dir, id, 100_000 if request.config.getoption("--torture") else 20_000)
+    pairs("warm again")
+    after = pairs("after")
+    assert after <= 1.3 * before + 0.05, (before, after)  # and what the clock cannot tell
+    assert not recall(client, "gone")["hits"]
 
 
 def rewrite(client: StdioClient, n: int) -> None:

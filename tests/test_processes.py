@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import sqlite3
@@ -11,15 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from conftest import DEADLINE_S, META, PERDURE, Json, StartHttp, StartStdio, StdioClient, environment
+from conftest import DEADLINE_S, META, Json, StartHttp, StartStdio, StdioClient, environment, run
+from recalls import INDEX
 
 SEED = 20261130
-WAIT_S = 2.0  # what a write may have to wait for those of others
+WAIT_S = 2.0  # what a write may have to wait for those of others on a machine with nothing else to do
+WAIT_TIMES = 10  # the usual wait, on one that is busy
 T = TypeVar("T")
 
 
@@ -62,13 +66,17 @@ def recall(client: StdioClient, query: str) -> Json:
 
 
 def command(data_dir: Path, *arguments: str, **settings: str) -> str:
-    env = environment(data_dir, **settings)
-    done = subprocess.run([PERDURE, *arguments], env=env, capture_output=True, timeout=DEADLINE_S, check=True)
-    return done.stdout.decode()
+    done = run(*arguments, env=environment(data_dir, **settings))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def descriptors(client: StdioClient) -> int:
     return len(list(Path(f"/proc/{client.process.pid}/fd").iterdir()))
+
+
+def may_take_s(waits: list[float]) -> float:
+    return max(WAIT_S, WAIT_TIMES * sorted(waits)[len(waits) // 2])
 
 
 # --- writes
@@ -137,7 +145,8 @@ def test_b12_b13_writers_readers_and_commands_share_a_directory_and_two_deaths_l
     assert not lost, f"{len(lost)} of {len(acknowledged)} are lost (seed {SEED})"
     assert len(stored) <= len(acknowledged) + 2, "more was stored than the two that died could have left unsaid"
     assert len(acknowledged) >= (writers - 2) * each + 3
-    assert sorted(waits)[int(len(waits) * 0.99)] <= WAIT_S, f"p99 {sorted(waits)[int(len(waits) * 0.99)]:.2f} s"
+    p99 = sorted(waits)[int(len(waits) * 0.99)]
+    assert p99 <= may_take_s(waits), f"p99 {p99:.2f} s"
     by_http = server.call("list_history", kinds=["remember"], limit=100)["structuredContent"]["episodes"]
     assert by_http and {each["content"] for each in by_http} <= set(stored)
 
@@ -166,13 +175,16 @@ def test_a_writer_beside_two_that_never_pause_is_not_starved(start_stdio: StartS
             write(lone, f"lone {len(waits)}", 1, [], waits)
         written = [count.result() for count in counts]
     # Taking turns, it writes once for each write of the others, and it has to think in between.
-    assert max(waits) < WAIT_S, f"the longest wait was {max(waits):.2f} s of {len(waits)}"
+    assert max(waits) < may_take_s(waits), f"the longest wait was {max(waits):.2f} s of {len(waits)}"
     assert min(written) * 4 > max(written), written
 
 
 def test_b14_b16_a_lock_that_another_program_holds_is_named_and_reading_goes_on(
     start_stdio: StartStdio, data_dir: Path
 ) -> None:
+    def blocked() -> str:
+        return json.loads(command(data_dir, "status", "--json")).get("writes_blocked", "")
+
     writer, reader = opened(start_stdio), opened(start_stdio)
     writer.call("remember", content="The parcel arrives on Friday")
     other = sqlite3.connect(data_dir / "perdure.db", isolation_level=None)
@@ -185,9 +197,11 @@ def test_b14_b16_a_lock_that_another_program_holds_is_named_and_reading_goes_on(
                 assert not reader.call("list_history")["isError"]
             refused = writing.result(DEADLINE_S)
         assert refused["isError"] and "locked" in refused["content"][0]["text"], refused
+        assert "locked" in blocked()
         other.execute("ROLLBACK")
     finally:
         other.close()
+    assert not blocked()
     assert not writer.call("remember", content="The parcel came")["isError"]
     assert set(contents(reader)) == {"The parcel arrives on Friday", "The parcel came"}
 
@@ -205,6 +219,7 @@ def test_a_writer_that_stands_still_costs_the_others_their_deadline_and_no_threa
         assert "writing" in client.call("remember", content="It was moved")["content"][0]["text"]
         assert recall(client, "kettle")["hits"]
         assert descriptors(client) <= before
+        assert "writing" in json.loads(command(data_dir, "status", "--json"))["writes_blocked"]
     finally:
         subprocess.run(["pkill", "-P", str(stopped.pid)], check=False)
         stopped.kill()
@@ -271,6 +286,106 @@ def test_b19_what_one_process_was_told_the_others_find_by_words_at_once_and_by_m
         assert time.monotonic() - began < 1.0 + 2.0  # a second, and what a busy machine may add
         shown = json.loads(command(data_dir, "recall", meaning, "--json", **LOCAL))
         assert shown["hits"][0]["content"] == content
+
+
+def held(data_dir: Path) -> int:
+    """Return how many vectors the index holds."""
+    told = json.loads(command(data_dir, "status", "--json", **INDEX))
+    return told["stored"]["chunks"] - told["pending"]["embedding"] - told["pending"]["index"]
+
+
+def in_other_words(text: str) -> str:
+    """Return a question that shares no word with the text, and most parts of words."""
+    return " ".join(f"{word}{word[-1]}" for word in text.split())
+
+
+def test_b18_processes_that_write_in_turn_lose_no_vector_of_each_other(start_stdio: StartStdio, data_dir: Path) -> None:
+    told = ["harbour lanterns", "kettle upstairs", "peanut allergy", "violin lessons", "crimson tractor", "frozen pond"]
+    first, second = opened(start_stdio, **INDEX), opened(start_stdio, **INDEX)
+    counts: list[int] = []
+    for client, content in zip((first, *(second,) * 4, first), told, strict=True):
+        assert client.call("remember", content=content)["structuredContent"]["created"]
+        counts.append(until(lambda: held(data_dir), lambda n: n == len(counts) + 1))
+    assert first.end_input() == second.end_input() == 0
+    end_index(data_dir)
+    late = opened(start_stdio, **INDEX)
+    until(lambda: recall(late, "anything").get("degraded"), lambda degraded: not degraded)
+    for content in told:
+        answer = recall(late, in_other_words(content))
+        assert answer["hits"][0]["content"] == content and "vectors" in answer["channels"], answer
+    assert held(data_dir) == len(told)
+
+
+def end_index(data_dir: Path) -> None:
+    """End the worker, so that the next one reads from disk what this one wrote."""
+    for worker in json.loads(command(data_dir, "status", "--json", **INDEX))["workers"]:
+        if worker["name"] == "index" and worker["running"]:
+            os.kill(worker["pid"], signal.SIGTERM)
+            until(lambda pid=worker["pid"]: Path(f"/proc/{pid}").exists(), lambda there: not there)
+
+
+def test_b17_many_writers_of_vectors_have_one_owner_of_the_index_which_does_not_swell(
+    start_stdio: StartStdio, data_dir: Path, tmp_path: Path, torture: bool
+) -> None:
+    turns = [{"role": "user", "content": f"buoy {n} drifts past pier {n % 13}"} for n in range(400)]
+    source = opened(start_stdio, PERDURE_DATA_DIR=str(tmp_path / "source"))
+    for at in range(0, len(turns), 100):
+        assert not source.call("append_history", thread="log", turns=turns[at : at + 100])["isError"]
+    exported = command(tmp_path / "source", "export")
+
+    clients = [opened(start_stdio, **INDEX) for _ in range(3)]
+    until_s = time.monotonic() + (600 if torture else 3)
+    owners: set[int] = set()
+
+    def keep_asking(client: StdioClient, tool: str, name: str) -> None:
+        n = 0
+        while time.monotonic() < until_s:
+            n += 1
+            given = {"content": f"{name} says {n}"} if tool == "remember" else {"query": f"says {n}"}
+            assert not client.call(tool, **given)["isError"]
+
+    def watch() -> None:
+        while time.monotonic() < until_s:
+            owners.update(owners_of(data_dir))
+            time.sleep(0.05)
+
+    with ThreadPoolExecutor(5) as pool:
+        jobs = [
+            pool.submit(keep_asking, client, tool, f"client {n}")
+            for n, (client, tool) in enumerate(zip(clients, ("remember", "remember", "recall"), strict=True))
+        ]
+        jobs.append(pool.submit(watch))
+        done = run("import", "-", env=environment(data_dir, **INDEX), text=exported)
+        assert done.returncode == 0, done.stderr
+        for job in jobs:
+            job.result()
+    assert all(client.process.poll() is None for client in clients)
+    assert len(owners) == 1, owners
+    written = until(
+        lambda: (held(data_dir), apparent_bytes(data_dir)), lambda seen: seen[0] > 400 and settled(data_dir)
+    )
+    command(data_dir, "reindex", **INDEX)
+    until(lambda: settled(data_dir), bool)
+    assert written[1] <= 3 * apparent_bytes(data_dir), (written[1], apparent_bytes(data_dir))
+
+
+def owners_of(data_dir: Path) -> set[int]:
+    """Return the processes whose working directory is the folder of the index, which are its workers."""
+    folder, found = data_dir / "workers" / "index", set[int]()
+    for each in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):
+            if each.readlink() == folder:
+                found.add(int(each.parent.name))
+    return found
+
+
+def settled(data_dir: Path) -> bool:
+    pending = json.loads(command(data_dir, "status", "--json", **INDEX))["pending"]
+    return not any(pending.values())
+
+
+def apparent_bytes(data_dir: Path) -> int:
+    return sum(path.stat().st_size for path in (data_dir / "workers" / "index").rglob("*") if path.is_file())
 
 
 # --- who sweeps

@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import sqlite3
-import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -22,7 +22,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine
 
-from conftest import DEADLINE_S, PERDURE, Json, StartStdio, StdioClient, environment
+from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, launch, run
 from perdure import migrations
 from perdure.embedders import Vector
 from perdure.embedders.hashing import HashingEmbedder
@@ -108,13 +108,16 @@ class Reindex:
     """A running `perdure reindex`."""
 
     def __init__(self, data_dir: Path, **settings: str) -> None:
-        env = environment(data_dir, **settings)
-        self.process = subprocess.Popen([PERDURE, "reindex"], stdout=-1, stderr=-1, text=True, env=env)
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 closed when it ended
+        files = {"stdin": 0, "stdout": self._said.fileno(), "stderr": self._said.fileno()}
+        self.process = launch("reindex", env=environment(data_dir, **settings), files=files)
 
     def ends(self) -> tuple[int, str]:
-        """Return the exit code and what stood on stderr."""
-        _, err = self.process.communicate(timeout=DEADLINE_S)
-        return self.process.returncode, err
+        """Return the exit code and what it said."""
+        code = self.process.wait(DEADLINE_S)
+        with self._said:
+            self._said.seek(0)
+            return code, self._said.read().decode()
 
 
 def reindex(data_dir: Path, **settings: str) -> None:
@@ -123,8 +126,8 @@ def reindex(data_dir: Path, **settings: str) -> None:
 
 
 def status(data_dir: Path, **settings: str) -> Json:
-    env = environment(data_dir, **settings)
-    done = subprocess.run([PERDURE, "status", "--json"], env=env, capture_output=True, check=True, timeout=DEADLINE_S)
+    done = run("status", "--json", env=environment(data_dir, **settings))
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 

@@ -466,6 +466,27 @@ def test_an_older_token_is_stale_once_a_newer_store_exists(site: Site, data_dir:
     assert newer.open(NEXT) is True
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="open files are counted in /proc")
+def test_b115_collections_that_are_given_up_leave_no_folder_and_no_open_file(
+    site: Site, data_dir: Path, request: pytest.FixtureRequest
+) -> None:
+    tenants, rounds = 20, 25 if request.config.getoption("--torture") else 3
+    index, vectors = site.index(), unit_vectors(3)
+    seen: list[tuple[int, int]] = []
+    for n in range(1, rounds + 1):
+        assert index.open(f"g{n:06d}-aaaa") is False  # each generation gives up all collections of the former
+        for tenant in range(tenants):
+            index.upsert(f"tenant-{n}-{tenant}", range(3), vectors)
+        until(lambda: index.info()["pending"] == 0)
+        for tenant in range(tenants):
+            assert index.query(f"tenant-{n}-{tenant}", vectors[1], 1)[0][0] == 1
+        pid = int(index.info()["pid"])
+        folders = sum(path.is_dir() for path in (data_dir / "workers" / "index").rglob("*"))
+        seen.append((folders, len(list(Path(f"/proc/{pid}/fd").iterdir()))))
+    assert {folders for folders, _ in seen} == {seen[0][0]}
+    assert max(files for _, files in seen) <= seen[0][1] + 3, seen
+
+
 def test_a_token_that_could_leave_the_folder_is_refused(site: Site) -> None:
     with pytest.raises(InvalidInput):
         site.index().open("../../g000001-aaaa")

@@ -19,14 +19,13 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perdure import __version__, paths
-from perdure.disk import sync, sync_folder
+from perdure.disk import new_file, sync, sync_folder
 from perdure.errors import InvalidInput, PerdureError, Refused, Unavailable
 from perdure.migrations import HEAD, counts, schema_version
 
@@ -104,31 +103,18 @@ class Writer:
 def written(out: Path) -> Generator[tuple[Writer, Path]]:
     """Give the writer of a new archive at `out`, and a folder for what it needs meanwhile.
 
-    When the block ends the archive is on disk; when it raises there is none. Raises Refused if `out` exists.
+    When the block ends the archive is on disk; before, and when it raises, there is none. Raises Refused if `out`
+    exists, Unavailable.
     """
     try:
-        os.close(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with new_file(out) as (file, room), zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            yield Writer(archive), room
     except FileExistsError as exc:
         raise Refused(f"{out} exists. A backup replaces nothing; give another name, or move it away.") from exc
     except OSError as exc:
-        raise Unavailable(f"{out} cannot be written: {exc.strerror}. Give another name.") from exc
-    try:
-        with TemporaryDirectory(prefix=".perdure-", dir=out.parent) as room:
-            staged = Path(room) / "archive"
-            with staged.open("xb") as file:
-                os.fchmod(file.fileno(), 0o600)
-                with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                    yield Writer(archive), Path(room)
-                file.flush()
-                sync(file.fileno())
-            staged.replace(out)  # it replaces the empty file that keeps the name for us
-        sync_folder(out.parent)
-    except OSError as exc:
-        out.unlink(missing_ok=True)
-        raise Unavailable(f"{out} cannot be written: {exc.strerror or exc}. There is no backup.") from exc
-    except BaseException:
-        out.unlink(missing_ok=True)
-        raise
+        raise Unavailable(
+            f"{out} cannot be written: {exc.strerror or exc}. There is no backup; give another name, or make room."
+        ) from exc
 
 
 def save_before_step(database: Path, revision: str | None) -> None:

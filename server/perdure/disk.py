@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import shutil
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import mkdtemp
+from typing import IO
+
+ROOM = ".perdure-new-"  # begins the name of a folder for what is being made
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what disks that know no second name of a file say
 
 
 def sync(fd: int) -> None:
     """Return when what was written to a file, or the names in a folder, would survive a power failure."""
     if sys.platform == "darwin":
-        import fcntl  # not on every platform that imports this module
-
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync alone leaves the data in the drive's cache there
     else:
         os.fsync(fd)
@@ -23,3 +31,67 @@ def sync_folder(folder: Path) -> None:
         sync(fd)
     finally:
         os.close(fd)
+
+
+@contextmanager
+def new_file(out: Path) -> Generator[tuple[IO[bytes], Path]]:
+    """Give a file that is called `out` once the block ended, whole and on disk, and a folder to work in meanwhile.
+
+    Until then, and when the block raises, nothing has the name. What killed processes left beside it is removed.
+    Raises FileExistsError if something is called so, at the begin or at the end; OSError.
+    """
+    _sweep(out.parent)
+    if os.path.lexists(out):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(out))
+    room, held = _new_room(out.parent)
+    try:
+        staged = room / "new"
+        with staged.open("xb") as file:  # the folder is this user's alone
+            os.fchmod(file.fileno(), 0o600)
+            yield file, room
+            file.flush()
+            sync(file.fileno())
+        _name(staged, out)
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+        os.close(held)
+
+
+def _name(staged: Path, out: Path) -> None:
+    try:
+        os.link(staged, out)  # fails where a rename would replace what came there meanwhile
+    except OSError as exc:
+        if exc.errno not in NO_LINKS or os.path.lexists(out):
+            raise
+        staged.rename(out)
+    try:
+        sync_folder(out.parent)
+    except OSError:
+        out.unlink()
+        raise
+
+
+def _new_room(parent: Path) -> tuple[Path, int]:
+    """Return a new folder and what holds it: while that is open, no other process takes it for left behind."""
+    while True:
+        room = Path(mkdtemp(prefix=ROOM, dir=parent))
+        try:
+            held = os.open(room, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # it was swept before it was held
+        with suppress(OSError):  # a disk without locks, on which nothing is swept either
+            fcntl.flock(held, fcntl.LOCK_SH)
+        if room.exists():
+            return room, held
+        os.close(held)
+
+
+def _sweep(parent: Path) -> None:
+    for left in parent.glob(f"{ROOM}*"):
+        with suppress(OSError):  # another user's, or another process was first
+            held = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left)
+            finally:
+                os.close(held)

@@ -6,10 +6,11 @@ It goes by the files and by what the system says, not by the service, which may 
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,6 +34,11 @@ LITTLE_ROOM = 20 * RESERVE_BYTES
 WAL_RESET_FIXED = (3, 51, 3)  # sqlite.org: two connections, one writing and one checkpointing, since 3.7.0
 CLOCK_SLACK = timedelta(minutes=5)
 BUILT = datetime(2026, 1, 1, tzinfo=UTC)  # no clock that is right shows less
+KEPT = {
+    "backups/*": "databases as they were before a change of the schema",
+    "before-restore-*": "stores as they were before a restore",
+    "workers/*/damaged-*": "indexes that were damaged, and were built anew (workers/*/log says when and why)",
+}
 RESTORE = (
     "Keep a copy of the data directory as it is, and restore a backup (perdure restore FILE). Until then perdure "
     "recall and perdure history show what can still be read."
@@ -70,7 +76,7 @@ def examine(settings: Settings) -> list[Finding]:
         found.append(_absent(place))
     else:
         found += _store(place, settings)
-    return [*found, _sqlite(), *_model(settings)]
+    return [*found, *_kept(settings.data_dir), _sqlite(), *_model(settings)]
 
 
 def _storage(directory: Path) -> Iterator[Finding]:
@@ -106,6 +112,25 @@ def _room(directory: Path) -> Iterator[Finding]:
         yield Finding("room", "failure", f"The disk has no room for more files: {disk.f_favail} are left.", fix)
     else:
         yield Finding("room", "ok", f"{left}.")
+
+
+def _kept(directory: Path) -> Iterator[Finding]:
+    for pattern, what in KEPT.items():
+        paths = list(directory.glob(pattern))
+        if paths:
+            size = sum(_bytes(path) for path in paths) / 2**20
+            remove = f"rm -r {shlex.quote(str(directory))}/{pattern}"
+            yield Finding("kept", "ok", f"{len(paths)} {what}: {size:,.1f} MiB. When none is missed: {remove}")
+
+
+def _bytes(path: Path) -> int:
+    """Return how much room a file takes, or a folder with all that is in it, as far as this user can see."""
+    found = [path, *path.rglob("*")] if path.is_dir() else [path]
+    total = 0
+    for each in found:
+        with suppress(OSError):  # removed meanwhile
+            total += each.lstat().st_size
+    return total
 
 
 def _absent(place: Place) -> Finding:
@@ -273,7 +298,7 @@ def _in_force(settings: Settings, state: IndexState) -> Iterator[Finding]:
 def _folder(reader: Reader, settings: Settings, state: IndexState) -> Finding:
     client = IndexClient(settings.data_dir, settings.index, model=state.model)
     with closing(client):
-        told, aside = client.info(), client.kept_aside()
+        told = client.info()
     if told.get("trouble"):
         return Finding("index", "warning", f"The index worker: {told['trouble']}", "See workers/index/log.")
     missing = vectors.count_not_indexed(
@@ -282,9 +307,6 @@ def _folder(reader: Reader, settings: Settings, state: IndexState) -> Finding:
     if missing:
         text = f"The index lacks {missing} vectors, which are searched exactly meanwhile."
         return Finding("index", "warning", text, "A running server adds them; `perdure reindex` does it at once.")
-    if aside:
-        text = f"{len(aside)} damaged folders of the index were set aside, and it was built anew."
-        return Finding("index", "warning", text, f"Look at workers/index/log, then remove: {' '.join(aside)}")
     running = "its worker runs" if told.get("running") else "its worker starts with the next question"
     return Finding("index", "ok", f"The index is complete, and {running}.")
 

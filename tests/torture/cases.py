@@ -48,6 +48,12 @@ def some_of_everything(perdure: CommandLine, data_dir: Path) -> list[Operation]:
     return operations
 
 
+def a_long_thread(perdure: CommandLine, data_dir: Path) -> list[Operation]:
+    operations = [history.append("long", "retro", turns=14)]
+    assert operations[0].run(perdure, data_dir).code == 0
+    return operations
+
+
 def store_of_the_first_schema(perdure: CommandLine, data_dir: Path) -> list[Operation]:
     data_dir.mkdir(mode=0o700)
     engine = create_engine(f"sqlite:///{data_dir / 'perdure.db'}")
@@ -75,6 +81,7 @@ CASES = (
     Case("write_file", some_of_everything, lambda: history.write("new", "notes/plan.md")),
     Case("write_file at a new path", some_of_everything, lambda: history.write("new", "deep/er/new.md")),
     Case("set_state", some_of_everything, lambda: history.set_state("new", "task.release")),
+    Case("compact", a_long_thread, lambda: Operation("compact", {"thread": "retro"})),
     Case("forget", some_of_everything, lambda: Operation("forget", {"key": "ops.window"})),
 )
 

@@ -230,6 +230,16 @@ int renameat(int from, const char *old, int to, const char *new) {
 
 int rename(const char *old, const char *new) { return renameat(AT_FDCWD, old, AT_FDCWD, new); }
 
+/* Counted as the rename it stands for. A record that held one could not be replayed: the store makes no links. */
+int linkat(int from, const char *old, int to, const char *new, int flags) {
+    char first[4096], second[4096];
+    const char *path = of_name(from, old, first), *other = of_name(to, new, second);
+    if (!path || !other) return syscall(SYS_linkat, from, old, to, new, flags);
+    CHANGE(RENAME, path, other, 0, syscall(SYS_linkat, from, old, to, new, flags));
+}
+
+int link(const char *old, const char *new) { return linkat(AT_FDCWD, old, AT_FDCWD, new, 0); }
+
 int unlinkat(int folder, const char *name, int flags) {
     char buffer[4096];
     const char *path = of_name(folder, name, buffer);

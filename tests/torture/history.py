@@ -21,7 +21,7 @@ from torture.injection import CommandLine, Ended, Plan
 UNKNOWN_WORDS = "may have been stored"
 """How an error says that its outcome is not known; every other error says that nothing was stored."""
 
-Tool = Literal["remember", "append_history", "write_file", "set_state", "forget"]
+Tool = Literal["remember", "append_history", "write_file", "set_state", "forget", "compact"]
 
 
 class Outcome(Enum):
@@ -83,6 +83,8 @@ class Operation:
                 return ["state", "set", given["key"], json.dumps(given["value"])], ""
             case "forget":
                 return ["forget", "--key", given["key"]], ""
+            case "compact":
+                return ["compact", given["thread"]], ""
 
 
 def remember(mark: str, *, key: str | None = None) -> Operation:
@@ -193,6 +195,8 @@ def check(seen: Seen, operations: list[Operation], *, where: str = "") -> Verdic
     for operation in operations:
         if operation.tool == "forget":
             _check_forgotten(seen.episodes, operation, verdict, where)
+        elif operation.tool == "compact":
+            _check_folded(seen.episodes, operation, verdict, where)
         elif operation.tool != "write_file" and operation.arguments.get("key") not in forgotten:
             _check_texts(seen.episodes, operation, verdict, where)
     for path in sorted({path for path, _ in seen.files}):
@@ -225,6 +229,17 @@ def _check_forgotten(episodes: list[Json], operation: Operation, verdict: Verdic
         verdict.lost.append(f"{where}: forget {operation.arguments}")
     if forgotten and operation.outcome in (Outcome.REFUSED, Outcome.NOT_BEGUN):
         verdict.risen.append(f"{where}: forget {operation.arguments}")
+
+
+def _check_folded(episodes: list[Json], operation: Operation, verdict: Verdict, where: str) -> None:
+    thread = operation.arguments["thread"]
+    folds = [episode for episode in episodes if episode["kind"] == "compact" and episode["subject"] == thread]
+    if not folds and operation.outcome is Outcome.ACKNOWLEDGED:
+        verdict.lost.append(f"{where}: the summary of {thread}")
+    if folds and operation.outcome in (Outcome.REFUSED, Outcome.NOT_BEGUN):
+        verdict.risen.append(f"{where}: the summary of {thread}")
+    if any(not episode.get("content") for episode in folds):
+        verdict.torn.append(f"{where}: the summary of {thread} has no text")
 
 
 def _check_file(seen: Seen, path: str, writes: list[Operation], verdict: Verdict, where: str) -> None:

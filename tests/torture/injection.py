@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import mmap
@@ -12,12 +11,13 @@ import struct
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Literal
 
 from conftest import LEGACY, environment
+from warm import Warm
 
 HERE = Path(__file__).parent
 CALLS = ("create", "write", "sync", "truncate", "rename", "unlink", "mkdir", "failed sync", "read")
@@ -107,30 +107,17 @@ class Ended:
         return json.loads(self.out)
 
 
-@dataclass
 class CommandLine:
-    """`perdure` commands, each in a process of its own that is forked from one which has imported everything."""
+    """`perdure` commands whose I/O a plan may spoil, each in a process of its own."""
 
-    library: Path
-    _process: subprocess.Popen[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "warm.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"LD_PRELOAD": str(self.library)},
-            text=True,
-        )
+    def __init__(self, library: Path) -> None:
+        self._warm = Warm(os.environ | {"LD_PRELOAD": str(library)})
 
     def run(self, data_dir: Path, *arguments: str, text: str = "", plan: Plan | None = None, **settings: str) -> Ended:
         """Run one command on a data directory with `text` as its input, under a plan if there is one."""
         under: Mapping[str, str] = plan.environment if plan else {}
-        asked = {"arguments": arguments, "input": text, "environment": environment(data_dir, **under, **settings)}
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        return Ended(**json.loads(self._process.stdout.readline()))
+        done = self._warm.run(arguments, environment(data_dir, **under, **settings), text)
+        return Ended(done.returncode, done.stdout, done.stderr)
 
     def converse(
         self, data_dir: Path, calls: list[tuple[str, dict[str, Any]]], *, plan: Plan | None = None
@@ -152,8 +139,4 @@ class CommandLine:
         return [replies[n]["result"] for n in range(len(calls))]
 
     def close(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
-        self._process.wait(60)
+        self._warm.close()

@@ -1,4 +1,4 @@
-"""A backup that was cut short: the store is untouched, and what bears the backup's name is whole, or empty."""
+"""A backup that was cut short: the store is untouched, and what bears the backup's name is whole."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.disk import ROOM
 from torture import history
 from torture.cases import Case, Site, some_of_everything
 from torture.conftest import MakePlan, Report, Scale
@@ -46,9 +47,13 @@ def test_a_backup(site: Site, make_plan: MakePlan, scale: Scale, report: Report,
         plan.arm(action, k, error=errno.EIO)
         code, file = back_up(site, data_dir, plan)
         where = f"{action.name} at {k}"
-        assert code != 0 or file.stat().st_size, where
+        assert code != 0 or file.exists(), where
+        made = file.exists()
+        again = back_up(site, data_dir, plan)[0]
+        assert (again == 0) is not made, f"{where}: a backup that is not whole has the name"
+        assert not list(file.parent.glob(f"{ROOM}*")), f"{where}: what was left behind is there still"
         verdict.add(site.check(data_dir, [], where))
-        if file.exists() and file.stat().st_size:  # an empty one kept the name
+        if made:
             whole += 1
             restored = data_dir.with_suffix(".restored")
             ended = site.perdure.run(restored, "restore", str(file))

@@ -10,7 +10,7 @@ from conftest import StartStdio, StdioClient
 from torture import history
 from torture.conftest import MakePlan, Report, Scale
 from torture.history import Operation, Outcome, Verdict
-from torture.injection import CHANGES, Action, Call
+from torture.injection import CHANGES, Action, Call, CommandLine
 
 FAULTS: tuple[tuple[Action, int, tuple[Call, ...]], ...] = (
     (Action.FAIL, errno.EIO, CHANGES),
@@ -68,6 +68,28 @@ def test_a_server_writes_again_after_each_fault_without_a_restart(
     assert not unclear, unclear[:3]
     assert faults > len(operations) // 10
     assert any(operation.outcome is Outcome.UNKNOWN for operation in operations)
+
+
+def test_one_read_that_fails_is_not_taken_for_damage(
+    start_stdio: StartStdio, data_dir: Path, make_plan: MakePlan, perdure: CommandLine
+) -> None:
+    plan = make_plan(data_dir)
+    client = start_stdio(**plan.environment)
+    client.initialize()
+    assert not history.remember("before").call(client)["isError"]
+    told: list[str] = []
+    for at in range(1, 12):
+        # Another process writes, so that this one has to read again.
+        assert history.remember(f"between {at}").run(perdure, data_dir).code == 0
+        plan.arm(Action.FAIL, at, error=errno.EIO, calls=("read",))
+        spoiled = history.remember(f"spoiled {at}").call(client)
+        plan.disarm()
+        if spoiled["isError"]:
+            told.append(spoiled["content"][0]["text"])
+            assert not history.remember(f"after {at}").call(client)["isError"], told
+        if any("failed once" in each for each in told):
+            return
+    raise AssertionError(f"no read failed that SQLite takes for damage: {told}")
 
 
 def test_a_slow_disk_delays_the_writer_and_no_reader(

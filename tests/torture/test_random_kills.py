@@ -9,12 +9,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from conftest import PERDURE, Json, StdioClient, environment
+from conftest import DEADLINE_S, PERDURE, Json, StdioClient, environment
 from torture import history
 from torture.conftest import Report, Scale
 from torture.history import Operation, Outcome, Verdict, asked_of
 
 OPERATIONS = 40
+DELAY_S = 0.02  # in which a server on a quiet machine answers a few more
 SEED = 20261129
 PAGE_EVERY = 30  # kills between two examinations of every page
 
@@ -41,9 +42,18 @@ def operations_of(mark: str) -> list[Operation]:
     return operations
 
 
-def write_until_killed(client: StdioClient, operations: list[Operation], after_s: float) -> None:
+def kill_after(client: StdioClient, answers: int, delay_s: float) -> None:
+    """Kill the server some time after so many more answers, however long they take on this machine."""
+    before, deadline = len(client.lines), time.monotonic() + DEADLINE_S
+    while len(client.lines) < before + answers and time.monotonic() < deadline:
+        time.sleep(0.0005)
+    time.sleep(delay_s)
+    client.process.kill()
+
+
+def write_until_killed(client: StdioClient, operations: list[Operation], answers: int, delay_s: float) -> None:
     """Send the operations without waiting for answers, and kill the server meanwhile."""
-    killer = threading.Timer(after_s, client.process.kill)
+    killer = threading.Thread(target=kill_after, args=(client, answers, delay_s))
     killer.start()
     try:
         for n, operation in enumerate(operations):
@@ -53,8 +63,7 @@ def write_until_killed(client: StdioClient, operations: list[Operation], after_s
             time.sleep(0.001)  # spread over the time in which the kill may come
     except BrokenPipeError:
         pass
-    client.process.wait(30)
-    killer.cancel()
+    killer.join()
     client.stop()
     replies: list[Json] = [json.loads(line) for line in client.lines if line.endswith(b"\n")]
     for reply in replies:
@@ -68,7 +77,7 @@ def kill_rounds(data_dir: Path, seed: int, rounds: int) -> Verdict:
     client, last = start(data_dir), 0
     for n in range(rounds):
         operations = operations_of(f"r{seed}x{n}")
-        write_until_killed(client, operations, rng.uniform(0.0, 0.25))
+        write_until_killed(client, operations, rng.randrange(OPERATIONS), rng.uniform(0.0, DELAY_S))
         client = start(data_dir)
         seen = history.look(asked_of(client), operations, after=last)
         last = max((episode["seq"] for episode in seen.episodes), default=last)

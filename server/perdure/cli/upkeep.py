@@ -15,7 +15,7 @@ import typer
 from perdure.cli.commands import AsJson, app, settings_as_toml
 from perdure.cli.output import note, progress_bar, show, visible
 from perdure.cli.root import session, settings_of
-from perdure.disk import sync
+from perdure.disk import new_file
 from perdure.errors import InvalidInput, Refused, Unavailable
 from perdure.settings import NAME
 from perdure.types import Imported
@@ -49,8 +49,11 @@ def restore(
 ) -> None:
     """Put a backup in place of what the data directory holds, which is moved aside. No server may run."""
     from perdure.backup import restore
+    from perdure.warm.answering import dismiss
 
-    show(restore(settings_of(ctx).data_dir, file.absolute()), as_json, _show_restored)
+    data_dir = settings_of(ctx).data_dir
+    dismiss(data_dir)
+    show(restore(data_dir, file.absolute()), as_json, _show_restored)
 
 
 @app.command()
@@ -93,24 +96,16 @@ def import_(
 
 @contextmanager
 def _new_file(path: Path) -> Generator[IO[bytes]]:
-    """Give a new file that is on disk when the block ends, and gone if it raises."""
+    """Give a file that has its name once the block ended and it is whole and on disk."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with new_file(path) as (file, _):
+            yield file
     except FileExistsError as exc:
         raise Refused(f"{path} exists. An export replaces nothing; give another name, or move it away.") from exc
     except OSError as exc:
-        raise Unavailable(f"{path} cannot be written: {exc.strerror}. Give another name.") from exc
-    try:
-        with os.fdopen(fd, "wb") as file:
-            yield file
-            file.flush()
-            sync(fd)
-    except OSError as exc:
-        path.unlink()
-        raise Unavailable(f"{path} cannot be written: {exc.strerror}. There is no export.") from exc
-    except BaseException:
-        path.unlink()
-        raise
+        raise Unavailable(
+            f"{path} cannot be written: {exc.strerror}. There is no export; give another name, or make room."
+        ) from exc
 
 
 @contextmanager

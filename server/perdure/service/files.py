@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import logging
@@ -16,6 +17,7 @@ from perdure.lines import read_lines
 from perdure.service import checks, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
+from perdure.service.redaction import seen_in
 from perdure.store import Reader, episodes, files, passages
 from perdure.tables import EpisodeRow, PassageRow
 from perdure.types import (
@@ -113,7 +115,8 @@ class Files(Part):
         """Write the file; on disk when this returns, and the former version stays readable.
 
         `mode` create refuses an existing file, append adds to its end. `expected_version` 0 means: must not exist.
-        Raises Conflict for another version than expected, InvalidInput, Refused.
+        Raises Conflict for another version than expected, with nothing written, and for a file that somebody else
+        changed on disk meanwhile, whose message names the version that holds what was written; InvalidInput, Refused.
         """
         caller.require("files:write")
         path = paths.normalize(path)
@@ -134,7 +137,7 @@ class Files(Part):
                     return FileReceipt(**earlier)
             receipt = self._write(caller, workspace, path, new, how, expected_version, once)
         self._core.indexer.wake()
-        return receipt
+        return dataclasses.replace(receipt, note=seen_in(content) or receipt.note)
 
     def _write(
         self,
@@ -165,6 +168,12 @@ class Files(Part):
             # Committed and kept: whatever fails from here on, readers get this version, and the next writer places it.
             try:
                 replace()
+            except Conflict as exc:
+                raise Conflict(
+                    f"Somebody else changed {path} on disk during this write, and that is what stands there. Yours is "
+                    f"stored as version {version}: read_file shows it with version {version}. Read both and decide "
+                    "anew."
+                ) from exc
             except OSError as exc:
                 log.warning("version %d of a file is stored, and not yet in its place: %s", version, exc.strerror)
                 return receipt

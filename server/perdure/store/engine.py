@@ -17,7 +17,7 @@ from sqlmodel import Session
 
 from perdure import archive, migrations
 from perdure.errors import Damaged, Unavailable
-from perdure.store import log, trouble
+from perdure.store import health, log, trouble
 from perdure.store.fairlock import FairLock
 from perdure.store.place import Place
 from perdure.store.reserve import Reserve
@@ -26,6 +26,8 @@ Reader = sqlite3.Connection
 """An open transaction to read in; given by Database.read, or by reader_of within a write."""
 
 BUSY_TIMEOUT_MS = 5_000  # a lock that somebody takes past ours
+CHECK_S = 5.0  # for looking whether a page that could not be read is damaged; some hundred megabytes
+READ_AGAIN_TIMES = 3  # after which a disk that fails time and again is not trusted with another write
 
 PRAGMAS = (
     f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",  # first: the next one may have to wait already
@@ -53,6 +55,7 @@ class Database:
         self._lock = FairLock(directory / "write.lock")
         self._reserve = Reserve(directory)
         self._damage: Damaged | None = None
+        self._read_again = 0  # how often what looked like damage was one read that failed
         self._in_doubt = False  # whether a sync failed, and the log was not written again since
         self._opening = threading.Lock()
         self._engine, self._read_only = self._open()
@@ -72,6 +75,27 @@ class Database:
         """Raise Unavailable unless a write would be tried now, after looking again."""
         self._place.check()
         self._require_writable()
+
+    def blocked(self, wait_s: float) -> str | None:
+        """Return why a write would be refused now, or None. All is asked that a write asks, and nothing is written.
+
+        A writer that has its turn longer than `wait_s` blocks the others.
+        """
+        try:
+            self.check_writable()
+            if trouble.is_full(self._place.directory):
+                raise trouble.Unwritable(trouble.FULL)
+            with (
+                self._watched(),
+                self._lock.held(wait_s),
+                self._room(spend=False),
+                contextlib.closing(self._place.connect(read_only=False)) as driver,
+            ):
+                driver.execute(f"PRAGMA busy_timeout={round(wait_s * 1000)}")
+                driver.execute("BEGIN IMMEDIATE")
+        except Unavailable as exc:
+            return str(exc)
+        return None
 
     def can_write(self) -> bool:
         try:
@@ -211,8 +235,22 @@ class Database:
             with _translated(self._place.directory):
                 yield
         except Damaged as exc:
+            if self._can_be_read_again(exc):
+                raise Unavailable(trouble.READ_AGAIN.format(exc.__cause__)) from exc
             self._damage = exc
             raise
+
+    def _can_be_read_again(self, exc: Damaged) -> bool:
+        # SQLite says "malformed" of a page that the disk did not give as well as of one that holds nonsense.
+        if not trouble.may_pass(exc.__cause__) or self._read_again == READ_AGAIN_TIMES:
+            return False
+        self._read_again += 1
+        try:
+            with contextlib.closing(self._place.connect(read_only=self._read_only is not None)) as fresh:
+                checked = health.check_pages(fresh, CHECK_S)
+        except (sqlite3.Error, Unavailable):
+            return False
+        return checked.whole and not checked.problems
 
     def close(self) -> None:
         self._engine.dispose()

@@ -31,14 +31,14 @@ class FairLock:
         self._left: _Place | None = None  # in the queue, by a call that gave up
 
     @contextlib.contextmanager
-    def held(self) -> Generator[None]:
-        """Hold the lock. Raises Unavailable when others keep it for WAIT_S, or MOST_S were not enough."""
+    def held(self, wait_s: float = WAIT_S) -> Generator[None]:
+        """Hold the lock. Raises Unavailable when others keep it for `wait_s`, or MOST_S were not enough."""
         asked = time.monotonic()
-        while not self._threads.acquire(timeout=self._left_s(asked)):
-            if not self._left_s(asked):
+        while not self._threads.acquire(timeout=self._left_s(asked, wait_s)):
+            if not self._left_s(asked, wait_s):
                 raise _busy(asked)
         try:
-            fd = self._lock(asked)
+            fd = self._lock(asked, wait_s)
             self._turn_at = time.monotonic()
             try:
                 yield
@@ -48,11 +48,11 @@ class FairLock:
         finally:
             self._threads.release()
 
-    def _left_s(self, asked: float) -> float:
+    def _left_s(self, asked: float, wait_s: float) -> float:
         # Who waits behind many writers of its own process, of which each has its turn, waits longer than behind none.
-        return max(0.0, min(max(asked, self._turn_at) + WAIT_S, asked + MOST_S) - time.monotonic())
+        return max(0.0, min(max(asked, self._turn_at) + wait_s, asked + MOST_S) - time.monotonic())
 
-    def _lock(self, asked: float) -> int:
+    def _lock(self, asked: float, wait_s: float) -> int:
         place, self._left = self._left, None
         if place is None or not place.resume():
             try:
@@ -67,7 +67,7 @@ class FairLock:
             except OSError as exc:
                 os.close(fd)
                 raise trouble.of_disk(exc) from exc
-        if place.wait(self._left_s(asked)):
+        if place.wait(self._left_s(asked, wait_s)):
             return place.fd
         # The next call goes on with it: a thread and a descriptor for each that gives up would run us out of them.
         self._left = place

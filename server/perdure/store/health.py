@@ -5,8 +5,10 @@ from __future__ import annotations
 import sqlite3
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from perdure.store.engine import Reader
+if TYPE_CHECKING:
+    from perdure.store.engine import Reader  # which has its pages examined here
 
 STEPS = 10_000  # of SQLite's machine between two looks at the clock: about a millisecond
 MOST_PROBLEMS = 5

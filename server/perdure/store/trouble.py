@@ -21,6 +21,10 @@ DAMAGED = (
     "The database is damaged ({}): what lies elsewhere in it can still be read, and nothing is written to it. Keep it, "
     "run `perdure doctor`, and restore a backup."
 )
+READ_AGAIN = (
+    "A read of the database failed once ({}), and all of it can be read again now: nothing of this call was stored. "
+    "Send it again; if that happens often, check the disk."
+)
 UNKNOWN = (
     "The disk failed while this was being stored ({}): it may have been stored. Look before you send it again, or send "
     "it with the same idempotency_key. Nothing more is written until the disk answers."
@@ -43,9 +47,16 @@ def of_sqlite(exc: sqlite3.Error, directory: Path) -> Unavailable:
         return Unwritable(FULL)
     if code == sqlite3.SQLITE_READONLY:
         return Unwritable(READ_ONLY.format(exc))
-    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _is_full(directory):
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and is_full(directory):
         return Unwritable(FULL)
     return Unavailable(f"The database does not answer: {exc}. Nothing of this call was stored.")
+
+
+def may_pass(exc: BaseException | None) -> bool:
+    """Return whether this is how SQLite tells a page that cannot be read as well as one that is damaged."""
+    while exc is not None and not isinstance(exc, sqlite3.Error):
+        exc = exc.__cause__  # SQLAlchemy's own, around the driver's
+    return exc is not None and getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_CORRUPT
 
 
 def is_of_disk(exc: BaseException | None) -> bool:
@@ -66,7 +77,8 @@ def of_disk(exc: OSError) -> Unavailable:
     return Unavailable(f"The data directory cannot be used: {exc.strerror}. Nothing of this call was stored.")
 
 
-def _is_full(directory: Path) -> bool:
+def is_full(directory: Path) -> bool:
+    """Return whether there is no room for a write, but for what is set aside for forgetting."""
     try:
         disk = os.statvfs(directory)
     except OSError:
