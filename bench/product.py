@@ -9,7 +9,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,9 +60,15 @@ class Survival:
 class Product:
     """One data directory and the server process that a client has on it."""
 
-    def __init__(self, command: Path, folder: Path, namespace: str | None = None) -> None:
+    def __init__(
+        self,
+        command: Path,
+        folder: Path,
+        namespace: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._command = command
-        self._environment = {"PERDURE_DATA_DIR": str(folder)}
+        self._environment = {"PERDURE_DATA_DIR": str(folder)} | dict(environment or {})
         if namespace:
             self._environment["PERDURE_NAMESPACE"] = namespace
         self.client = self._start()
@@ -156,9 +162,11 @@ def data_directory() -> Generator[Path]:
 
 
 @contextlib.contextmanager
-def product_in(command: Path, folder: Path, namespace: str | None = None) -> Generator[Product]:
+def product_in(
+    command: Path, folder: Path, namespace: str | None = None, *, environment: Mapping[str, str] | None = None
+) -> Generator[Product]:
     """Give a running server on `folder`, whose client hangs up in the end."""
-    product = Product(command, folder, namespace)
+    product = Product(command, folder, namespace, environment)
     try:
         yield product
     finally:

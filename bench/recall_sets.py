@@ -62,6 +62,7 @@ class Question:
     as_of: str | None = None
     older: frozenset[str] = frozenset()
     newer: frozenset[str] = frozenset()
+    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,7 @@ def _question(row: Row, session_of: dict[tuple[str, str], str]) -> Question:
         as_of=row.get("as_of"),
         older=_ids(parts.get("original_info")),
         newer=_ids(parts.get("updated_info")),
+        answer=str(row.get("answer", "")),
     )
 
 

@@ -58,7 +58,12 @@ def fill(service: Service, caller: Principal, files: Path) -> None:
     service.forget(caller, id=back.id, undo=True)
     service.remember(caller, "Zoë's office is on floor 3.\nRoom “12” \u2028 \U0001f511", tags=["again"])
     turns = [Turn("user", "When do ferries leave?", "Ana", "2020-02-02"), Turn("assistant", "ok"), Turn("user", "ok")]
-    service.append_history(caller, "kitchen", turns, idempotency_key="turns")
+    appended = service.append_history(caller, "kitchen", turns, idempotency_key="turns")
+    for summary, last in (
+        ("Ana asked for ferries.", appended.first_seq),
+        ("Ana asked for ferries; ok.", appended.last_seq),
+    ):
+        service.append_history(caller, "kitchen", [Turn("summary", summary, f"{appended.first_seq}-{last}")])
     service.set_state(caller, "build", {"ok": True, "é": [1.5, None, "x"]}, idempotency_key="state")
     service.set_state(caller, "build", False)
     service.set_state(caller, "gone", 1)
@@ -335,7 +340,8 @@ def test_what_is_here_with_another_content_is_refused_by_its_line(cli: CommandLi
     assert (files / "photo.bin").read_text(encoding="utf-8") == "mine"
 
 
-EXPORTED = {"episode", "memory", "state", "file", "file_version", "idempotency"}
+EXPORTED = {"episode", "memory", "state", "summary", "reading", "file", "file_version", "idempotency"}
+OF_THE_PLACE = {"spending"}  # what a model cost here today is not what another store may spend
 MADE_ANEW = {"memory_tag", "author", "passage", "in_reach", "chunk", "model", "index_state", "alembic_version"}
 
 
@@ -350,7 +356,7 @@ def test_every_table_is_exported_or_made_anew_by_an_import(cli: CommandLine, oth
     with closing(sqlite3.connect(cli.data_dir / "perdure.db")) as db:
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     ours = {name for name in tables if not name.startswith(("sqlite_", "passage_fts", "passage_vocab"))}
-    assert ours == EXPORTED | MADE_ANEW
+    assert ours == EXPORTED | MADE_ANEW | OF_THE_PLACE
     for table in (EXPORTED | MADE_ANEW) - {"chunk"}:  # which also holds what is deleted and not yet cleared away
         assert rows(cli, table) == rows(other, table), table
 

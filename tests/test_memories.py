@@ -172,7 +172,8 @@ def test_b108_history_pages_hold_every_episode_once(client: StdioClient) -> None
         seen: list[int] = []
         page: Json = {}
         while True:
-            answer = client.call("list_history", thread="long", limit=50, order=order, **page)["structuredContent"]
+            asked: Json = {"thread": "long", "kinds": ["turn"], "limit": 50, "order": order}
+            answer = client.call("list_history", **asked, **page)["structuredContent"]
             seen += [episode["seq"] for episode in answer["episodes"]]
             remember(client, f"meanwhile {order} {len(seen)}")
             if "next_cursor" not in answer:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import tomllib
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from conftest import Json, StartStdio, StdioClient
+from conftest import DEADLINE_S, PERDURE, Json, StartStdio, StdioClient, environment
+from perdure.errors import InvalidInput
+from perdure.settings import StateSettings
 from recalls import running
 
 
@@ -162,3 +168,82 @@ def test_state_outlives_its_server(start_stdio: StartStdio) -> None:
     again = start_stdio()
     again.initialize()
     assert values(again, key="task.release") == {"task.release": {"step": "sign"}}
+
+
+# --- schemas
+
+SCHEMAS = {
+    "task.": {
+        "type": "object",
+        "required": ["step"],
+        "properties": {"step": {"enum": ["plan", "build"]}, "notes": {"items": {"$ref": "#/$defs/note"}}},
+        "$defs": {"note": {"type": "string", "maxLength": 20}},
+    },
+    "task.free.": {},
+    "profile.born": {"type": "string", "format": "date"},
+}
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Generator[StdioClient]:
+    """A server whose settings have schemas."""
+    data_dir = tmp_path_factory.mktemp("schemas") / "data"
+    with running(data_dir, PERDURE_STATE__SCHEMAS=json.dumps(SCHEMAS)) as connected:
+        yield connected
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("task.a", 5, "'task.a' was not set: value does not fit: 5 is not of type 'object'"),
+        ("task.a", {"step": "test"}, "value.step does not fit: 'test' is not one of ['plan', 'build']"),
+        ("task.a", {}, "'step' is a required property"),
+        ("task.a", {"step": "plan", "notes": ["ok", 7]}, "value.notes[1] does not fit: 7 is not of type 'string'"),
+        ("task.a", {"step": "plan", "notes": ["x" * 5_000]}, 'which does not fit {"maxLength": 20}'),
+        ("profile.born", "in May", "'in May' is not a 'date'"),
+    ],
+)
+def test_a_value_that_its_schema_refuses_is_not_set_and_the_refusal_says_where_and_why(
+    strict: StdioClient, key: str, value: object, said: str
+) -> None:
+    message = refused(strict, key=key, value=value)
+
+    assert said in message and "[state] schemas" in message and len(message) < 700
+    assert values(strict, key=key) == {}
+
+
+def test_the_longest_prefix_of_a_key_decides_and_other_keys_and_deletions_are_free(strict: StdioClient) -> None:
+    assert put(strict, "task.b", value={"step": "plan", "notes": ["first"]})["version"] == 1
+    assert put(strict, "task.free.b", value=5)["version"] == 1
+    assert put(strict, "tasks", value=5)["version"] == 1
+    assert put(strict, "profile.born", value="1990-05-04")["version"] == 1
+    assert put(strict, "task.b", delete=True)["version"] == 2
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "objekt"}, "is no JSON Schema: type: 'objekt'"),
+        ({"properties": {"a": {"$ref": "http://127.0.0.1:9/other.json"}}}, "nothing is fetched"),
+        ({"properties": {"a": {"$ref": "#/$defs/missing"}}}, "leads nowhere"),
+        ({"$ref": "#"}, "refers to itself without end"),
+        ({"pattern": "("}, "'(' is not a 'regex'"),
+    ],
+)
+def test_a_wrong_schema_stops_the_start_and_names_the_setting(schema: Json, said: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(said)) as refusal:
+        StateSettings(schemas={"task.": schema})
+    assert 'state.schemas."task."' in str(refusal.value)
+
+
+def test_schemas_stand_in_the_settings_file_as_config_prints_it(tmp_path: Path) -> None:
+    written = {"PERDURE_STATE__SCHEMAS": json.dumps(SCHEMAS)}
+    printed = subprocess.run(
+        [PERDURE, "config"], env=environment(tmp_path, **written), capture_output=True, check=True, timeout=DEADLINE_S
+    ).stdout
+    assert tomllib.loads(printed.decode())["state"]["schemas"] == SCHEMAS
+
+    (tmp_path / "config.toml").write_bytes(printed)
+    words = [PERDURE, "--config", str(tmp_path / "config.toml"), "state", "set", "task.a", "5"]
+    ran = subprocess.run(words, env=environment(tmp_path), capture_output=True, check=False, timeout=DEADLINE_S)
+    assert ran.returncode == 2 and b"is not of type 'object'" in ran.stderr

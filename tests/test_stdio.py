@@ -23,6 +23,7 @@ def only_protocol(client: StdioClient) -> bool:
     return all(json.loads(line)["jsonrpc"] == "2.0" for line in client.lines)
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize(
     "settings",
     [
@@ -134,17 +135,19 @@ def test_b06_the_refusal_has_the_shape_of_its_era(start_stdio: StartStdio) -> No
     assert client.reply(8)["result"] | {"content": []} == {"resultType": "complete", "isError": True, "content": []}
 
 
+@pytest.mark.cold
 def test_b07_the_tools_are_listed_while_the_engine_cannot_even_load(start_stdio: StartStdio, tmp_path: Path) -> None:
     # An import of the SDK that never ends stands for any slow start: model, disk, machine.
     (tmp_path / "mcp").mkdir()
     (tmp_path / "mcp" / "__init__.py").write_text("import threading; threading.Event().wait()", encoding="utf-8")
     client = start_stdio(PYTHONPATH=str(tmp_path))
     assert client.initialize()["serverInfo"]["name"] == "perdure"
-    assert len(client.request("tools/list")["result"]["tools"]) == 9
+    assert len(client.request("tools/list")["result"]["tools"]) == 10
     assert client.request("ping")["result"] == {}
     assert client.end_input() == 0
 
 
+@pytest.mark.cold
 def test_b07_remember_is_accepted_at_once_after_the_handshake(start_stdio: StartStdio) -> None:
     client = start_stdio()
     client.initialize()
@@ -152,6 +155,7 @@ def test_b07_remember_is_accepted_at_once_after_the_handshake(start_stdio: Start
     assert "first thing" in client.call("recall", query="first thing")["content"][0]["text"]
 
 
+@pytest.mark.cold
 def test_b10_ten_spawns_at_once_attach_on_the_first_try(start_stdio: StartStdio) -> None:
     """Ten starts on one new directory are the load: they share the processors, the first migration and its locks."""
     clients = [start_stdio() for _ in range(10)]
@@ -275,6 +279,7 @@ def test_requests_are_finished_after_the_client_has_closed_its_end(start_stdio: 
     assert all(client.reply(n)["result"]["structuredContent"]["created"] for n in range(20))
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_server_with_success_and_what_was_said_is_kept(
     start_stdio: StartStdio, number: signal.Signals
@@ -290,6 +295,7 @@ def test_a_signal_ends_the_server_with_success_and_what_was_said_is_kept(
     assert [hit["id"] for hit in hits if hit["type"] == "memory"] == [stored["id"]]
 
 
+@pytest.mark.cold
 def test_an_idle_server_is_gone_within_a_second_of_stdin_closing(client: StdioClient) -> None:
     client.call("list_history")
     assert client.process.stdin
@@ -309,6 +315,7 @@ def test_cancelled_requests_are_not_waited_for(start_stdio: StartStdio) -> None:
     assert time.monotonic() - started < 4
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize(
     "settings, words",
     [

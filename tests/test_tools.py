@@ -22,7 +22,7 @@ from perdure.settings import ToolSettings
 STANDARD, CORE = (ToolSettings.model_validate({"profile": profile}) for profile in ("standard", "core"))
 NAMES = [
     *("remember", "recall", "forget", "append_history", "list_history"),
-    *("get_state", "set_state", "read_file", "write_file"),
+    *("get_context", "get_state", "set_state", "read_file", "write_file"),
 ]
 
 
@@ -75,7 +75,7 @@ def test_the_client_sees_the_tools_in_a_stable_order(client: StdioClient) -> Non
     assert listed[0] == listed[1]
     for tool in listed[0]:
         assert len(tool["annotations"]) == 4 and tool["annotations"]["openWorldHint"] is False
-        assert ("outputSchema" in tool) is (tool["name"] != "read_file")
+        assert ("outputSchema" in tool) is (tool["name"] not in ("read_file", "get_context"))  # prose
     metas = {tool["name"]: tool.get("_meta", {}) for tool in listed[0]}
     assert metas["recall"] == metas["remember"] == {"anthropic/alwaysLoad": True}
     assert metas["read_file"] == {"anthropic/maxResultSizeChars": 40_000}
@@ -260,7 +260,7 @@ def test_an_answer_keeps_within_max_chars_and_the_cursor_brings_the_rest(
     turns = [{"role": "user", "content": f"kettle {n} " + '\\ " 水 ' * 30} for n in range(60)]
     client.call("append_history", thread="t", turns=turns)
     settle(client)
-    arguments: Json = {"query": "kettle"} if tool == "recall" else {"order": "oldest"}
+    arguments: Json = {"query": "kettle"} if tool == "recall" else {"order": "oldest", "kinds": ["turn"]}
     seen: list[str] = []
     cursor: Json = {}
     for _ in range(60):
@@ -344,7 +344,7 @@ def test_the_core_profile_shows_six_tools(start_stdio: StartStdio) -> None:
     client.initialize()
     early = client.request("tools/list")["result"]
     names = [tool["name"] for tool in early["tools"]]
-    assert names == [name for name in NAMES if name not in ("append_history", "get_state", "set_state")]
+    assert names == [name for name in NAMES if name not in ("append_history", "get_context", "get_state", "set_state")]
     hidden: Json = {"name": "append_history", "arguments": {"thread": "t", "turns": []}}
     assert client.request("tools/call", hidden)["error"]["code"] == -32602
     structured = client.call("remember", content="x")["structuredContent"]

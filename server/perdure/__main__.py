@@ -20,6 +20,15 @@ def main() -> None:
         from perdure.mcp.front import Options, serve_stdio
 
         serve_stdio(Options(**options))
+    if options is not None and rest[:1] == ["context"]:
+        from perdure.warm import asking
+
+        if (parsed := asking.parse(rest[1:])) is not None:
+            if (left := asking.answer(options, *parsed)) is not None:
+                from perdure.cli.context import answer_here  # opens the service: most of a second
+
+                answer_here(options, left)
+            return
     from perdure.cli import app
 
     app(args=arguments or ["--help"], prog_name="perdure")

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from perdure.errors import InvalidInput
+from perdure.shapes import check_schemas
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$"
 PREFIX = "PERDURE_"
@@ -143,11 +144,34 @@ class TidySettings(_Section):
     )
 
 
+class PrivacySettings(_Section):
+    """What is kept from the disk. Text in <private> tags always is."""
+
+    mask_credentials: bool = Field(
+        True,
+        description="mask passwords, keys, tokens and card numbers in memories and turns before they are stored",
+    )
+
+
 class StateSettings(_Section):
     """What live state must look like."""
 
     schemas: dict[str, dict[str, Any]] = Field(
         {}, description="a JSON Schema for the values of all keys that begin with a prefix"
+    )
+
+    @field_validator("schemas")
+    @classmethod
+    def _sound(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        check_schemas(value)
+        return value
+
+
+class SeedingSettings(_Section):
+    """MEMORY.md, USER.md and the folder memory/ of the workspace, which are read into memories."""
+
+    automatic: bool = Field(
+        True, description="read them when a server starts and when they changed; otherwise only `perdure seed` does"
     )
 
 
@@ -175,7 +199,9 @@ class Settings(BaseSettings):
     compaction: CompactionSettings = CompactionSettings()  # pyright: ignore[reportCallIssue]
     language_model: LanguageModelSettings = LanguageModelSettings()  # pyright: ignore[reportCallIssue]
     tidy: TidySettings = TidySettings()  # pyright: ignore[reportCallIssue]
+    privacy: PrivacySettings = PrivacySettings()  # pyright: ignore[reportCallIssue]
     state: StateSettings = StateSettings()  # pyright: ignore[reportCallIssue]
+    seeding: SeedingSettings = SeedingSettings()  # pyright: ignore[reportCallIssue]
 
     @field_validator("data_dir")
     @classmethod
@@ -340,6 +366,8 @@ __all__ = [
     "HttpSettings",
     "IndexSettings",
     "LanguageModelSettings",
+    "PrivacySettings",
+    "SeedingSettings",
     "Settings",
     "StateSettings",
     "TidySettings",

@@ -110,6 +110,17 @@ class SummaryRow(SQLModel, table=True):
     replaced_at: str | None = None
 
 
+class ReadingRow(SQLModel, table=True):
+    """What a file of notes said when it was read last, as JSON: digests of its statements and what each became."""
+
+    __tablename__ = "reading"  # pyright: ignore[reportAssignmentType]
+
+    namespace: str = Field(primary_key=True)
+    file: str = Field(primary_key=True)
+    reading: str = Field(sa_column=Column(Text, nullable=False))
+    at: str
+
+
 class SpendingRow(SQLModel, table=True):
     """Tokens of a language model that work in the background used on one day (UTC)."""
 

@@ -38,6 +38,8 @@ MAX_STATE_VALUES = 1_000  # of one get_state
 MAX_PATH_BYTES = 1_024
 MAX_FILE_BYTES = 256 * 1024 * 1024
 MAX_WRITE_BYTES = 4 * 1024 * 1024
+MAX_NOTES_BYTES = 1024 * 1024  # of a file that is read into memories
+MAX_STATEMENTS = 3_000  # of one such file
 MAX_INDEXED_FILE_BYTES = 4 * 1024 * 1024  # larger files are kept and read, but recall does not search them
 
 SCOPES = frozenset({"memory:read", "memory:write", "files:read", "files:write", "history:read", "admin"})
@@ -123,6 +125,49 @@ class Forgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class Archived:
+    """The answer of archive and unarchive. `unchanged` were so already; `forgotten` are digests that went with it."""
+
+    ids: tuple[str, ...]
+    archived: bool
+    unchanged: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The answer of pin and unpin; `changed` is False if it was so already."""
+
+    id: str
+    pinned: bool
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TidiedMemory:
+    """One memory that a tidying archives: by which rule (similar, old, many), why, and the digest that tells it."""
+
+    id: str
+    rule: str
+    why: str
+    content: str
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tidied:
+    """What a tidying did, or would do; `at` undoes it. `expired` counts what has expired and was left where it is."""
+
+    at: str
+    dry_run: bool
+    archived: tuple[TidiedMemory, ...]
+    digests: tuple[str, ...]
+    expired: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Appended:
     """The answer of append_history: the sequence numbers given to the turns, both included."""
 
@@ -204,6 +249,7 @@ class Hit:
     version: int | None = None
     lines: tuple[int, int] | None = None  # first and last line of a file hit, from 1, both included
     part: Portion | None = None  # of a long text that `content` is, None for the whole
+    episode: int | None = None  # that wrote it, as list_history numbers them; not known of a damaged database
     superseded_by: str | None = None
     explain: Mapping[str, float] | None = None
 
@@ -254,7 +300,7 @@ class Recall:
 
     `searched` counts what was in reach by type; `channels` names what ranked it ("words", "vectors"); `pending` counts
     what is stored but not embedded yet; `degraded` says why the answer is weaker than it should be; `confidence` is in
-    [0, 1]; `empty_reason` is nothing_stored, filtered_out, no_match (no word in common, and no vectors),
+    [0, 1]; `empty_reason` is nothing_stored, all_archived, filtered_out, no_match (no word in common, and no vectors),
     below_min_score or index_not_ready when `hits` is empty.
     """
 
@@ -352,12 +398,14 @@ class Evaluation:
     """What evaluate measured: by kind of question ("masked", "keywords", "paraphrase", "all") and then by what ranked.
 
     That is "recall", and "words" and "vectors" each alone, as far as they ranked. `statements` of `eligible` were asked
-    for; `reworded` is the share of the paraphrases in which a word gave way to another; `degraded` is how many answers
-    were weaker than they should be, `degraded_by` why; `limits` says what the figures cannot show.
+    for; `left_out` say too little to make a question of; `reworded` is the share of the paraphrases in which a word
+    gave way to another; `degraded` is how many answers were weaker than they should be, `degraded_by` why; `limits`
+    says what the figures cannot show.
     """
 
     statements: int
     eligible: int
+    left_out: int
     seed: int
     reworded: float
     kinds: Mapping[str, Mapping[str, Measure]]
@@ -382,6 +430,112 @@ class Episode:
     content: str | None = None
     subject: str | None = None
     thread: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the turns `first_seq` to `last_seq` of a thread said, in short; they are still there, word for word.
+
+    `turns` is how many they are; `writer` is extractive, model or client; `trust` is that of the least trusted of them.
+    """
+
+    first_seq: int
+    last_seq: int
+    turns: int
+    content: str
+    writer: str
+    trust: Source
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A summary that was written, or would be: `content` is None in a dry run that would ask a model.
+
+    `tokens` are those a model used, in a dry run about what its questions would take; `note` says what went otherwise.
+    """
+
+    thread: str
+    first_seq: int
+    last_seq: int
+    turns: int
+    writer: str
+    trust: Source
+    content: str | None
+    tokens: int = 0
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadView:
+    """A conversation as a model needs it to go on: its summary, and the turns after it, oldest first.
+
+    `not_shown` counts turns between the two, of which there were too many to show.
+    """
+
+    summary: Summary | None
+    turns: tuple[Episode, ...]
+    not_shown: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ContextBlock:
+    """What is put before a model call. `items` counts the lines there are, shown or not; 0 when nothing is stored.
+
+    `degraded` says why the text, which says it too, is weaker than it should be.
+    """
+
+    text: str
+    items: int
+    degraded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unreflected:
+    """Turns of a thread since its summary, oldest first, as a model reads them to tell what is worth keeping.
+
+    `fold` is the first and last turn that a new summary of at most `max_chars` should cover, None where it is not time
+    for one; `more` says that further turns follow.
+    """
+
+    thread: str
+    summary: Summary | None
+    turns: tuple[Episode, ...]
+    fold: tuple[int, int] | None
+    more: bool
+    max_chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A statement of a turn that is worth keeping, and the `sentence` it comes from, word for word.
+
+    `seq` is the turn's number, `at` its time (ISO 8601), `source` whose word it is; `id` is the memory's, once stored.
+    """
+
+    seq: int
+    thread: str | None
+    kind: MemoryKind
+    content: str
+    sentence: str
+    speaker: str
+    source: Source
+    at: str
+    key: str | None = None
+    tags: tuple[str, ...] = ()
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """What was found in `turns` turns. `known` were remembered before, now or once; `dropped` are those that a model
+    named and that stand in no turn; `tokens` is what it cost."""
+
+    candidates: tuple[Candidate, ...]
+    turns: int
+    known: int
+    dropped: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,3 +618,39 @@ class Imported:
     added: Mapping[str, int]
     present: Mapping[str, int]
     kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Differs:
+    """A line of a file whose memory was changed since, though the line was not: neither is taken to be right."""
+
+    line: int
+    id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeededFile:
+    """What reading one file of notes, or writing it back, did; counts are of statements.
+
+    `left_out` are parts that became no memory, each with its line and the reason; `problem` says why nothing was done.
+    `diff` is what writing back changed in the file, or would change.
+    """
+
+    file: str
+    added: int = 0
+    superseded: int = 0
+    forgotten: int = 0
+    unchanged: int = 0
+    differs: tuple[Differs, ...] = ()
+    left_out: tuple[str, ...] = ()
+    problem: str | None = None
+    diff: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """The answer of seed: one for each file. `dry_run` says that nothing was changed."""
+
+    files: tuple[SeededFile, ...]
+    dry_run: bool = False

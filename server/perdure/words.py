@@ -101,27 +101,43 @@ def query_terms(query: str) -> list[Term]:
         fold(word).lower(): fold(" ".join(humps)).lower() for word in _WORD.findall(query) if (humps := _humps(word))
     }
     folded = fold(query).lower()
-    words = _WORD.findall(folded)
+    languages, clear = _languages(_WORD.findall(folded))
+    terms: dict[Term, bool] = {}  # and whether it is a stop word
+    for joined in _JOINED.findall(folded):
+        parts = _WORD.findall(joined)
+        if len(parts) > 1 and joined.isascii():
+            terms.setdefault(Term((" ".join(parts),)), all(_is_stop(part, clear) for part in parts))
+        for part in parts:
+            for term in _asked(part, languages, camel.get(part)):
+                terms.setdefault(term, _is_stop(part, clear))
+    return [term for term, stop in terms.items() if not stop] or list(terms)
+
+
+def content_words(text: str) -> list[str]:
+    """Return the words of `text` that say something about a subject, each once, in order, in one form of theirs."""
+    words = _WORD.findall(fold(text).lower())
+    clear = _languages(words)[1]
+    return list(dict.fromkeys(form for word in words if not _is_stop(word, clear) for form in _forms(word)))
+
+
+@lru_cache(20_000)
+def _forms(word: str) -> tuple[str, ...]:
+    return tuple(next(iter(indexed_words(term)), term.forms[0]) for term in _asked(word, (), None))
+
+
+def _languages(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
+    """Return the languages that folded words may be of besides English, and the one they plainly are of then."""
     hits = _hits(words)
     english = hits.pop("english", 0)
     language, count = max(hits.items(), key=lambda item: item[1], default=("", 0))
     # No function word tells nothing; a tie with English asks for both, which costs English nothing.
     languages = LATIN if not hits and not english else [each for each in hits if hits[each] == count >= english]
-    clear = language if count > english and count >= CLEAR else None
+    return languages, language if count > english and count >= CLEAR else None
 
-    def is_stop(word: str) -> bool:
-        said_in = _function_words().get(word, ())
-        return word in STOP_WORDS or clear in said_in or "other" in said_in
 
-    terms: dict[Term, bool] = {}  # and whether it is a stop word
-    for joined in _JOINED.findall(folded):
-        parts = _WORD.findall(joined)
-        if len(parts) > 1 and joined.isascii():
-            terms.setdefault(Term((" ".join(parts),)), all(is_stop(part) for part in parts))
-        for part in parts:
-            for term in _asked(part, languages, camel.get(part)):
-                terms.setdefault(term, is_stop(part))
-    return [term for term, stop in terms.items() if not stop] or list(terms)
+def _is_stop(word: str, language: str | None) -> bool:
+    said_in = _function_words().get(word, ())
+    return word in STOP_WORDS or language in said_in or "other" in said_in
 
 
 def match_expression(terms: Iterable[Term]) -> str:

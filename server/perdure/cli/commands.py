@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -468,8 +468,17 @@ def _setting_line(settings: Settings, section: str, name: str) -> str:
         return f"# {name} is set and not shown"
     if isinstance(value, str):
         value = re.sub(r"//[^/@]*@", "//", value)  # an address may carry a password
-    # A JSON string, number, boolean or list of strings is also TOML.
-    return f"{name} = {json.dumps(plain(value), ensure_ascii=False)}"
+    return f"{name} = {_toml(plain(value))}"
+
+
+def _toml(value: Any) -> str:  # Any: JSON
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value).items()
+        return "{" + ", ".join(f"{_toml(name)} = {_toml(part)}" for name, part in members) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(part) for part in cast("list[Any]", value)) + "]"
+    # A JSON string, number or boolean is also TOML.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _stdin_text() -> str:

@@ -28,13 +28,20 @@ class CommandLine(typer.Typer):
     """A Typer application that ends with a sentence on stderr: status 2 for wrong input, 1 for any other failure."""
 
     def __call__(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # Any: Typer's own signature
-        _speak_utf8()
-        try:
+        with failures():
             given = [_decode(arg) for arg in (sys.argv[1:] if args is None else args)]
             return super().__call__(args=given, **kwargs)
-        except PerdureError as exc:
-            typer.echo(f"perdure: {exc}", err=True)
-            raise SystemExit(2 if isinstance(exc, InvalidInput) else 1) from exc
+
+
+@contextmanager
+def failures() -> Generator[None]:
+    """End the process with a sentence on stderr when the block fails in a way that the caller may see."""
+    _speak_utf8()
+    try:
+        yield
+    except PerdureError as exc:
+        typer.echo(f"perdure: {exc}", err=True)
+        raise SystemExit(2 if isinstance(exc, InvalidInput) else 1) from exc
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,13 @@ def settings_of(ctx: typer.Context) -> Settings:
 @contextmanager
 def session(ctx: typer.Context) -> Generator[tuple[Service, Principal]]:
     """Give the open service and who is calling it; the service is closed afterwards."""
-    settings = settings_of(ctx)
+    with opened(settings_of(ctx)) as pair:
+        yield pair
+
+
+@contextmanager
+def opened(settings: Settings) -> Generator[tuple[Service, Principal]]:
+    """Give the service of these settings, for one command, and who is calling it."""
     # Imported here so that --help, a wrong option and a wrong setting answer without loading the engine.
     from perdure.app import open_service
     from perdure.identity import local_principal

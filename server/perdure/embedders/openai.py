@@ -6,13 +6,12 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from perdure.embedders import Matrix, Vector
+from perdure.endpoint import is_url, within
 from perdure.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ BATCH = 64
 SECONDS_A_TEXT = 0.25  # what a batch may take when that is more than the deadline
 FAILURES = 3  # this many calls in a row fail, then calls fail at once until rest_s has passed
 FIRST_PAUSE_S = 0.1
-T = TypeVar("T")
 OPENAI = "https://api.openai.com/v1"
 
 
@@ -107,7 +105,7 @@ class OpenAIEmbedder:
                         "No embedding endpoint is set: embedder.api_key, or embedder.base_url for a local one."
                     )
                 url = self._settings.base_url or OPENAI
-                if not _is_url(url):
+                if not is_url(url):
                     raise Unavailable("embedder.base_url is not a URL. Write it like http://127.0.0.1:11434/v1.")
                 from openai import Omit, OpenAI
 
@@ -152,7 +150,7 @@ class OpenAIEmbedder:
             return [(each.index, each.embedding) for each in answer.data]
 
         try:
-            return _within(seconds, ask)
+            return within(seconds, ask)
         except TimeoutError as exc:
             raise _Failure(f"did not answer within {seconds:.2g} s.", passing=True) from exc
         except openai.APITimeoutError as exc:
@@ -209,26 +207,3 @@ def _status_failure(status: int) -> _Failure:
             return _Failure("is over its rate limit or quota (HTTP 429).", passing=True)
         case _:
             return _Failure(f"failed (HTTP {status}).", passing=status in (408, 409) or status >= 500)
-
-
-def _is_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
-def _within(seconds: float, call: Callable[[], T]) -> T:
-    """Return call() or raise TimeoutError. The client's timeout covers neither name look-up nor a dripping answer."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as exc:  # noqa: BLE001 handed over: the waiting thread raises it
-            future.set_exception(exc)
-
-    # A daemon thread: one that hangs in the resolver must not keep the process from ending.
-    threading.Thread(target=run, name="embed-request", daemon=True).start()
-    return future.result(timeout=max(seconds, 0.001))

@@ -29,6 +29,7 @@ LIMITS: Mapping[tuple[str, str], int] = {
     ("append_history", "turns"): MAX_TURNS,
     ("write_file", "content"): MAX_WRITE_BYTES,
     ("recall", "query"): MAX_CONTENT,  # what is beyond MAX_QUERY is cut and said so, not refused
+    ("get_context", "query"): MAX_CONTENT,
     ("", "tags"): MAX_TAGS,
     ("", "key"): MAX_KEY,
     ("", "thread"): MAX_THREAD,

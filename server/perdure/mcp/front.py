@@ -313,7 +313,10 @@ class Lines:
 
 # What comes before or with tools/list: starting to load on these would delay its answer.
 OPENING = frozenset(
-    {"initialize", "notifications/initialized", "server/discover", "ping", "prompts/list", "resources/list"}
+    {
+        *("initialize", "notifications/initialized", "server/discover", "ping"),
+        *("prompts/list", "resources/list", "resources/templates/list"),
+    }
 )
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any, cast
 
+from perdure import quick
 from perdure.mcp.wire import MODERN, VERSION_KEY, Message, is_modern
 
 FILE = os.path.join(os.path.dirname(__file__), "handshake.json")  # noqa: PTH118 PTH120 pathlib costs 5 ms here
 PREFIX_MARK = "@@"
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-LISTS = ("tools/list", "prompts/list", "resources/list")
+LISTS = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
 CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
 CLIENT_INFO_KEY = "io.modelcontextprotocol/clientInfo"
 _PREFIX = re.compile(r"([a-z][a-z0-9_]{0,30})?")
@@ -85,17 +85,10 @@ def quick_tool_settings(config: str | None) -> tuple[str, str] | None:
 
     It reads what perdure.settings reads, without importing pydantic; a test keeps the two equal.
     """
-    environment = {name.upper(): value for name, value in os.environ.items() if name.upper().startswith("PERDURE_")}
-    path = os.path.expanduser(config or os.environ.get("PERDURE_CONFIG") or _default_config_file())  # noqa: PTH111
-    tools: object = {}
-    if config or os.environ.get("PERDURE_CONFIG") or os.path.isfile(path):  # noqa: PTH113
-        import tomllib  # only then: it costs more than all the rest here
-
-        try:
-            with open(path, "rb") as file:  # noqa: PTH123
-                tools = tomllib.load(file).get("tools", {})
-        except (OSError, ValueError):
-            return None
+    environment = quick.environment()
+    path, said = quick.config_file(config)
+    toml = quick.read_toml(path, must_exist=said)
+    tools: object = toml.get("tools", {}) if toml is not None else None
     if not isinstance(tools, dict) or "PERDURE_TOOLS" in environment:
         return None
     known = {"profile": "standard", "prefix": "", **cast("Message", tools)}
@@ -104,15 +97,6 @@ def quick_tool_settings(config: str | None) -> tuple[str, str] | None:
     if profile not in ("standard", "core") or not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         return None
     return str(profile), prefix
-
-
-def _default_config_file() -> str:
-    home = os.path.expanduser("~")  # noqa: PTH111
-    if sys.platform == "darwin":
-        return home + "/Library/Application Support/perdure/config.toml"
-    if sys.platform == "win32":
-        return os.environ.get("LOCALAPPDATA", home + "/AppData/Local") + "/perdure/config.toml"
-    return (os.environ.get("XDG_CONFIG_HOME") or home + "/.config") + "/perdure/config.toml"
 
 
 def _is_modern_envelope(params: Message) -> bool:

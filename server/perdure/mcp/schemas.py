@@ -186,6 +186,14 @@ LIST_HISTORY = _tool(
     hints="read repeat",
 )
 
+GET_CONTEXT = _tool(
+    "get_context",
+    "When a conversation begins: profile, state, memories for query, the thread's last turns.",
+    _closed({"query": STR, "thread": STR, "max_chars": INT}, []),
+    None,
+    hints="read repeat",
+)
+
 GET_STATE = _tool(
     "get_state",
     "What is so now: the value of a key, or of all keys with a prefix.",

@@ -6,7 +6,7 @@ import logging
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -16,7 +16,10 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from perdure import __version__
-from perdure.errors import PerdureError
+from perdure.errors import InvalidInput, NotFound, PerdureError
+from perdure.mcp import resources
+from perdure.mcp.prompts import Prompt, shown_prompts
+from perdure.mcp.resources import RESOURCES, Resource
 from perdure.mcp.tools import Tool, shown_definition, shown_instructions, shown_tools
 from perdure.mcp.wording import Answer
 from perdure.service import Service
@@ -27,17 +30,26 @@ log = logging.getLogger(__name__)
 
 Context = ServerRequestContext[Any, Any]  # Any: the SDK's lifespan state, which we do not use
 CallerOf = Callable[[Context], Principal]
+T = TypeVar("T")
 
 CALLS_AT_ONCE = 16  # of reads, and of writes: reads do not queue behind writes that wait for a lock
 QUEUE_S = 10.0  # behind those; what has begun ends too, long before the minute that clients give a call
 
 
+class Queued(Exception):
+    """A call waited too long for its turn and was not begun."""
+
+
 def build_server(service: Service | None, tools: ToolSettings, caller_of: CallerOf) -> Server[Any]:
-    """Return a Server that offers the tools of the profile. Without a service it answers lists only."""
+    """Return a Server that offers the tools and prompts of the profile, and the resources.
+
+    Without a service it answers lists only.
+    """
     shown = shown_tools(tools)
     definitions = [
         wire.Tool.model_validate(shown_definition(name, tool, tools), by_name=False) for name, tool in shown.items()
     ]
+    prompts = shown_prompts(tools)
     lanes: dict[bool, anyio.CapacityLimiter] = {}  # made on first use: they belong to the running event loop
 
     async def list_tools(ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListToolsResult:
@@ -49,15 +61,70 @@ def build_server(service: Service | None, tools: ToolSettings, caller_of: Caller
             known = ", ".join(shown)
             raise MCPError(code=wire.INVALID_PARAMS, message=f"Unknown tool: {params.name[:80]}. Known: {known}.")
         reads: bool = tool.definition["annotations"]["readOnlyHint"]
-        if reads not in lanes:
-            lanes[reads] = anyio.CapacityLimiter(CALLS_AT_ONCE)
-        call = partial(answer_call, tool, service, caller_of(ctx), params.arguments)
-        with anyio.move_on_after(QUEUE_S) as waiting:
-            await lanes[reads].acquire()
-        if waiting.cancelled_caught:
+        try:
+            return await in_turn(partial(answer_call, tool, service, caller_of(ctx), params.arguments), reads=reads)
+        except Queued:
             return failure(
                 f"{tool.name} waited {QUEUE_S:.0f} s for other calls and was not begun. Call it again later."
             )
+
+    async def list_prompts(ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListPromptsResult:
+        return wire.ListPromptsResult(prompts=[_prompt(each) for each in prompts.values()])
+
+    async def get_prompt(ctx: Context, params: wire.GetPromptRequestParams) -> wire.GetPromptResult:
+        prompt = prompts.get(params.name)
+        if prompt is None or service is None:
+            known = ", ".join(prompts)
+            raise MCPError(code=wire.INVALID_PARAMS, message=f"Unknown prompt: {params.name[:80]}. Known: {known}.")
+        text = await read_in_turn(params.name, partial(prompt.text, service, caller_of(ctx), tools, params.arguments))
+        said = wire.PromptMessage(role="user", content=wire.TextContent(type="text", text=text))
+        return wire.GetPromptResult(description=prompt.description, messages=[said])
+
+    async def list_resources(ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListResourcesResult:
+        return wire.ListResourcesResult(resources=[_resource(each) for each in RESOURCES if not each.is_template])
+
+    async def list_templates(
+        ctx: Context, params: wire.PaginatedRequestParams | None
+    ) -> wire.ListResourceTemplatesResult:
+        return wire.ListResourceTemplatesResult(
+            resource_templates=[_template(each) for each in RESOURCES if each.is_template]
+        )
+
+    async def read_resource(ctx: Context, params: wire.ReadResourceRequestParams) -> wire.ReadResourceResult:
+        if service is None:
+            raise MCPError(code=wire.INVALID_PARAMS, message="Resource not found", data={"uri": params.uri})
+        read = partial(resources.read, service, caller_of(ctx), params.uri)
+        mime_type, text = await read_in_turn(params.uri, read)
+        return wire.ReadResourceResult(
+            contents=[wire.TextResourceContents(uri=params.uri, mime_type=mime_type, text=text)]
+        )
+
+    async def read_in_turn(name: str, read: Callable[[], T]) -> T:
+        """Return what `read` gives. Its failures become those of the protocol: prompts and resources have no others."""
+        try:
+            return await in_turn(read, reads=True)
+        except NotFound as exc:
+            raise MCPError(code=wire.INVALID_PARAMS, message=str(exc), data={"uri": name}) from exc
+        except InvalidInput as exc:
+            raise MCPError(code=wire.INVALID_PARAMS, message=str(exc)) from exc
+        except Queued as exc:
+            waited = f"This waited {QUEUE_S:.0f} s for other calls and was not begun. Ask again later."
+            raise MCPError(code=wire.INTERNAL_ERROR, message=waited) from exc
+        except PerdureError as exc:
+            raise MCPError(code=wire.INTERNAL_ERROR, message=str(exc)) from exc
+        except Exception as exc:
+            log.error("%s failed with %s\n%s", name[:80], type(exc).__name__, _frames(exc))
+            said = "This failed inside the server; the reason is in the server's log."
+            raise MCPError(code=wire.INTERNAL_ERROR, message=said) from exc
+
+    async def in_turn(call: Callable[[], T], *, reads: bool) -> T:
+        """Return what `call` gives in a thread, once it is its turn. Raises Queued."""
+        if reads not in lanes:
+            lanes[reads] = anyio.CapacityLimiter(CALLS_AT_ONCE)
+        with anyio.move_on_after(QUEUE_S) as waiting:
+            await lanes[reads].acquire()
+        if waiting.cancelled_caught:
+            raise Queued
         try:
             return await anyio.to_thread.run_sync(call, limiter=anyio.CapacityLimiter(1))
         finally:
@@ -71,6 +138,31 @@ def build_server(service: Service | None, tools: ToolSettings, caller_of: Caller
         get_tool_input_schema=lambda name: shown[name].definition["inputSchema"] if name in shown else None,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+        on_list_resources=list_resources,
+        on_list_resource_templates=list_templates,
+        on_read_resource=read_resource,
+    )
+
+
+def _prompt(prompt: Prompt) -> wire.Prompt:
+    arguments = [
+        wire.PromptArgument(name=name, description=what, required=required)
+        for name, (what, required) in prompt.arguments.items()
+    ]
+    return wire.Prompt(name=prompt.name, title=prompt.title, description=prompt.description, arguments=arguments)
+
+
+def _resource(resource: Resource) -> wire.Resource:
+    return wire.Resource(
+        uri=resource.uri, name=resource.name, description=resource.description, mime_type=resource.mime_type
+    )
+
+
+def _template(resource: Resource) -> wire.ResourceTemplate:
+    return wire.ResourceTemplate(
+        uri_template=resource.uri, name=resource.name, description=resource.description, mime_type=resource.mime_type
     )
 
 

@@ -94,6 +94,10 @@ def _list_history(service: Service, caller: Principal, given: Arguments) -> Answ
     return wording.fitted(count, max_chars, first, short)
 
 
+def _get_context(service: Service, caller: Principal, given: Arguments) -> Answer:
+    return Answer((service.get_context(caller, max_chars=_page(given, max_chars=6_000), **given).text,))
+
+
 def _get_state(service: Service, caller: Principal, given: Arguments) -> Answer:
     page = service.get_state(caller, **given)
     values = page.values
@@ -136,6 +140,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(schemas.FORGET, _forget),
     Tool(schemas.APPEND_HISTORY, _append_history),
     Tool(schemas.LIST_HISTORY, _list_history),
+    Tool(schemas.GET_CONTEXT, _get_context),
     Tool(schemas.GET_STATE, _get_state),
     Tool(schemas.SET_STATE, _set_state),
     Tool(schemas.READ_FILE, _read_file),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from perdure.framing import header, short_time, shortened, visible
 from perdure.types import (
     Appended,
     Episode,
@@ -24,16 +24,12 @@ from perdure.types import (
     ThreadInfo,
 )
 
-# C0 and C1 controls except tab and newline, and the marks that reorder text: shown, so that nobody hides words in them.
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_BACKSLASHES_AT_AN_END = re.compile(r"(?<!\\)(\\+)(?=\]|\Z)")
-_SECONDS = re.compile(r"(T\d\d:\d\d):\d\d(?:\.\d+)?")
-
 SHOWN_TERMS = 12  # of a question's
 SIMILAR_CHARS = 300  # enough to see what it is; recall shows the whole
 
 EMPTY = {
     "nothing_stored": "Nothing is stored yet.",
+    "all_archived": "All that is stored is archived; `perdure unarchive` on the command line brings it back.",
     "filtered_out": "Nothing matches the filters; leave some out.",
     "no_match": "Nothing stored shares a word with the question.",
     "below_min_score": "Nothing reaches min_score; lower it or leave it out.",
@@ -57,27 +53,6 @@ class Answer:
 
 def compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def visible(text: str) -> str:
-    """Return stored text as one item: unseen characters named, further lines indented: none can look like an item."""
-    text = text.replace("\r\n", "\n").rstrip("\n")
-    return _UNSEEN.sub(lambda found: f"<U+{ord(found[0]):04X}>", text).replace("\n", "\n ")
-
-
-def header(parts: Sequence[str | None]) -> str:
-    r"""Return the header of an item, `[… …]`, which no name, thread, tag, key or path can close.
-
-    A `]` in them is `\]`; backslashes before one, or at the end, are doubled, so that those tell which one closes.
-    """
-    text = visible(" ".join(part for part in parts if part)).replace("\n", " ")
-    return "[" + _BACKSLASHES_AT_AN_END.sub(r"\1\1", text).replace("]", r"\]") + "]"
-
-
-def short_time(at: str) -> str:
-    """Return an ISO 8601 time to the minute, with +00:00 as Z; structured content has it whole."""
-    at = at[:-6] + "Z" if at.endswith("+00:00") else at
-    return _SECONDS.sub(r"\1", at)
 
 
 def spare_time(at: str) -> str:
@@ -349,8 +324,3 @@ def _largest(
     while keep and size(short(keep)) > max_chars:
         keep = min(keep - 1, keep * 4 // 5)
     return short(keep)
-
-
-def shortened(content: str, keep: int) -> str:
-    """Return the first `keep` characters, and how many are missing."""
-    return content if len(content) <= keep else f"{content[:keep]}… ({len(content) - keep} more characters)"

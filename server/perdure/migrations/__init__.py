@@ -11,7 +11,7 @@ from perdure.errors import Unavailable
 
 HEAD = "0006"
 
-KEPT = ("episode", "memory", "state", "summary", "file", "file_version", "idempotency")
+KEPT = ("episode", "memory", "state", "summary", "reading", "file", "file_version", "idempotency")
 """The tables no step may lose a row of; all others can be made from them again."""
 
 

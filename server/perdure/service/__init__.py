@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from perdure.service.context import Contexts
 from perdure.service.core import Core
 from perdure.service.evaluation import Evaluating
 from perdure.service.exporting import Exporting
+from perdure.service.extraction import Extracting
 from perdure.service.files import Files
 from perdure.service.history import History
 from perdure.service.importing import Importing
 from perdure.service.inspection import Inspecting
-from perdure.service.memories import Memories
 from perdure.service.state import State
 from perdure.service.upkeep import Upkeep
+from perdure.service.writing_back import WritingBack
 
 
-class Service(Memories, Inspecting, Evaluating, History, State, Files, Exporting, Importing, Upkeep):
+class Service(
+    WritingBack, Extracting, Inspecting, Evaluating, Contexts, History, State, Files, Exporting, Importing, Upkeep
+):
     """Memories, history and files of every namespace in one data directory. Safe to call from many threads."""
 
 

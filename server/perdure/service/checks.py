@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeVar
 
 from perdure.errors import InvalidInput
+from perdure.privacy import without_private
 from perdure.types import (
     HIT_TYPES,
     MAX_CONTENT,
@@ -52,6 +53,8 @@ def label(value: str | None, name: str, *, limit: int) -> str | None:
     """Return a short name (key, thread, tag) in one Unicode form and without surrounding spaces, or None."""
     if value is None:
         return None
+    if without_private(value)[1]:
+        raise InvalidInput(f"{name} holds a <private> tag, and names are kept as they are. Use another one.")
     return text(unicodedata.normalize("NFC", value.strip()), name, limit=limit, hint="Use a shorter one.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from perdure.indexer import Indexer
 from perdure.settings import Settings
 from perdure.store import Database, FairLock, Reader, passages, vectors
 from perdure.workspace import Workspace
+
+log = logging.getLogger(__name__)
 
 EMPTY: Matrix = np.empty((0, 0), np.float32)
 BULK_GAP_S = 0.03  # writes closer together than this are a load job: their embeddings are left to the sweep
@@ -33,6 +36,8 @@ class Core:
     samples: Samples = field(default_factory=lambda: Samples())
     tails: Tails = field(default_factory=lambda: Tails())
     pace: Pace = field(default_factory=lambda: Pace())
+    stopping: threading.Event = field(default_factory=threading.Event)
+    background: Background = field(default_factory=lambda: Background())
 
 
 class Samples:
@@ -104,6 +109,50 @@ class Pace:
         with self._lock:
             self._running -= 1
             self._last_end = time.monotonic()
+
+
+class Background:
+    """Work that a process does for itself after its answers: one job at a time, each name once while it waits."""
+
+    LAST_S = 3.0  # that the end of a process waits for what it has begun; what is cut off is begun anew another time
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: dict[tuple[str, ...], Callable[[], None]] = {}
+        self._thread: threading.Thread | None = None
+        self.closing = threading.Event()
+        """Set when nothing may be put off any more."""
+
+    def submit(self, name: tuple[str, ...], job: Callable[[], None]) -> None:
+        """Have `job` run soon, unless one of that name waits already."""
+        with self._lock:
+            if self.closing.is_set():
+                return
+            self._jobs.setdefault(name, job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, daemon=True, name="background")
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._thread = None
+                    return
+                name = next(iter(self._jobs))
+                job = self._jobs.pop(name)
+            try:
+                job()
+            except Exception:  # the thread outlives whatever a row, an endpoint or the disk does to it
+                log.exception("work in the background failed")
+
+    def close(self) -> None:
+        """Take no more jobs, and wait a little for those there are."""
+        with self._lock:
+            self.closing.set()
+            thread = self._thread
+        if thread is not None:
+            thread.join(self.LAST_S)
 
 
 class Part:

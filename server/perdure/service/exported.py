@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from perdure import paths
 from perdure.errors import InvalidInput, PerdureError
+from perdure.service.compaction import WRITERS
 from perdure.service.history import KINDS
 from perdure.settings import NAME
 from perdure.types import MAX_FILE_BYTES, MAX_TURN, MEMORY_KINDS, SOURCES
@@ -123,6 +124,7 @@ class MemoryLine(Line):
     superseded_by: MemoryId | None = None
     superseded_at: Time | None = None
     forgotten_at: Time | None = None
+    archived_at: Time | None = None
     seen: Number
 
 
@@ -135,6 +137,22 @@ class StateLine(Line):
     seq: Number
     at: Time
     value: JsonText | None = None
+
+
+class SummaryLine(Line):
+    """What the turns `first_seq` to `last_seq` of a thread said, in short; replaced by a later one at `replaced_at`."""
+
+    type: Literal["summary"] = "summary"
+    seq: Number
+    thread: Text
+    first_seq: Number
+    last_seq: Number
+    turns: Number
+    content: Text
+    writer: Annotated[str, _one_of(WRITERS)]
+    trust: Annotated[str, _one_of(SOURCES)]
+    at: Time
+    replaced_at: Time | None = None
 
 
 class VersionLine(Line):
@@ -180,6 +198,13 @@ def content_of(line: VersionLine | FileLine) -> bytes | None:
     return data
 
 
+class ReadingLine(Line):
+    type: Literal["reading"] = "reading"
+    file: Text
+    reading: Text
+    at: Time
+
+
 class ReceiptLine(Line):
     type: Literal["receipt"] = "receipt"
     key: Text
@@ -196,7 +221,17 @@ class EndLine(Line):
 
 
 AnyLine = Annotated[
-    HeaderLine | NamespaceLine | EpisodeLine | MemoryLine | StateLine | VersionLine | FileLine | ReceiptLine | EndLine,
+    HeaderLine
+    | NamespaceLine
+    | EpisodeLine
+    | MemoryLine
+    | StateLine
+    | SummaryLine
+    | VersionLine
+    | FileLine
+    | ReadingLine
+    | ReceiptLine
+    | EndLine,
     Field(discriminator="type"),
 ]
 _ANY: TypeAdapter[AnyLine] = TypeAdapter(AnyLine)

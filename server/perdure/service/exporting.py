@@ -10,7 +10,17 @@ from typing import IO, Any
 
 from perdure.errors import NotFound, PerdureError
 from perdure.service.core import Part
-from perdure.service.exported import FORMAT, EpisodeLine, MemoryLine, ReceiptLine, StateLine, as_line, bytes_fields
+from perdure.service.exported import (
+    FORMAT,
+    EpisodeLine,
+    MemoryLine,
+    ReadingLine,
+    ReceiptLine,
+    StateLine,
+    SummaryLine,
+    as_line,
+    bytes_fields,
+)
 from perdure.snapshots import FileThen, files_then, passed_over, workspaces
 from perdure.store import Reader, memories, transfer
 from perdure.store.files import StoredVersion
@@ -70,7 +80,11 @@ class Exporting(Part):
             yield "memory", row
         for row in transfer.rows(reader, "state", StateLine.columns(), namespace, "key, version"):
             yield "state", row
+        for row in transfer.rows(reader, "summary", SummaryLine.columns(), namespace, "seq"):
+            yield "summary", row
         yield from self._files(reader, namespace, problems, left_out)
+        for row in transfer.rows(reader, "reading", ReadingLine.columns(), namespace, "file"):
+            yield "reading", row
         for row in transfer.rows(reader, "idempotency", ReceiptLine.columns(), namespace, "key"):
             yield "receipt", row
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sqlmodel import Session
 
 from perdure import chunking, ranking
 from perdure.errors import Damaged, InvalidInput
-from perdure.service import checks, cursors, times
+from perdure.service import checks, compaction, cursors, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
-from perdure.store import Reader, episodes, memories, passages, reader_of, salvage, states
+from perdure.service.redaction import Redaction
+from perdure.store import Reader, episodes, memories, passages, reader_of, salvage, states, summaries
 from perdure.tables import EpisodeRow, PassageRow
 from perdure.types import (
     MAX_LIMIT,
@@ -28,7 +30,20 @@ from perdure.types import (
     Turn,
 )
 
-KINDS = ("turn", "remember", "forget", "undo_forget", "set_state", "write_file", "external_change")
+KINDS = (
+    "turn",
+    "remember",
+    "forget",
+    "undo_forget",
+    "archive",
+    "unarchive",
+    "pin",
+    "unpin",
+    "set_state",
+    "write_file",
+    "external_change",
+    "compact",
+)
 ROLES_LIMIT = 80
 EPISODE_FRAME = 40  # characters counted per episode besides its text
 
@@ -39,27 +54,39 @@ class History(Part):
     def append_history(
         self, caller: Principal, thread: str, turns: Sequence[Turn], *, idempotency_key: str | None = None
     ) -> Appended:
-        """Append the turns of a conversation, all or none; on disk when this returns. Raises InvalidInput."""
+        """Append the turns of a conversation, all or none; on disk when this returns. Raises InvalidInput.
+
+        One of the role `summary` is kept as the summary of the turns that its name tells, FIRST-LAST, after the others.
+        A thread that has grown long is folded in the background.
+        """
         caller.require("memory:write")
         label = checks.thread(thread) or ""
         if not turns:
             raise InvalidInput("turns is empty. Give at least one turn with role and content.")
         checks.between(len(turns), "the number of turns", 1, MAX_TURNS)
+        redaction = Redaction(self._core.settings.privacy)
+        turns = [replace(turn, content=redaction.of(turn.content)) for turn in turns]
         now = times.now()
-        new = [_episode(caller, label, turn, n, now) for n, turn in enumerate(turns)]
+        handed_in = {n: turn for n, turn in enumerate(turns) if turn.role.strip() == compaction.ROLE}
+        new = [_episode(caller, label, turn, n, now) for n, turn in enumerate(turns) if n not in handed_in]
         request = [[turn.role, turn.content, turn.name, turn.at] for turn in turns]
         once = Once(caller.namespace, idempotency_key, "append_history", thread, request)
         with self._core.database.write() as tx:
             if (earlier := once.first(reader_of(tx))) is not None:
-                return Appended(**earlier)
+                return replace(first := Appended(**earlier), note=redaction.note(first.note))
             # One turn gains a new neighbour, and its own neighbours before it make up the rest of its context.
             before = episodes.last_turns(tx, caller.namespace, label, ranking.CONTEXT_BEFORE + 1)
             numbers = episodes.append(tx, new)
-            index_turns(tx, caller.namespace, before, new, numbers)
+            if new:
+                index_turns(tx, caller.namespace, before, new, numbers)
+            for n, turn in handed_in.items():
+                numbers.append(compaction.handed_in(self._core, tx, caller, label, turn, f"turns[{n}]"))
             receipt = Appended(label, numbers[0], numbers[-1])
             once.keep(tx, receipt, now)
         self._core.indexer.wake()
-        return receipt
+        fold = partial(compaction.fold_if_long, self._core, caller, label)
+        self._core.background.submit(("fold", caller.namespace, label), fold)
+        return replace(receipt, note=redaction.note(receipt.note))
 
     def list_history(
         self,
@@ -203,17 +230,22 @@ def _context(texts: Sequence[str], n: int, own_words: int) -> str:
 
 
 def _with_statements(tx: Reader, namespace: str, found: Sequence[Episode]) -> list[Episode]:
-    """Show what was remembered or set. What was forgotten since is not: forgetting hides it here too."""
+    """Show what was remembered, set or summed up. What was forgotten since is not: forgetting hides it here too."""
     ids = [episode.subject for episode in found if episode.kind == "remember" and episode.subject]
     rows = memories.load(tx, namespace, ids) if ids else {}
     changes = [episode.seq for episode in found if episode.kind == "set_state"]
     set_by = states.of_episodes(tx, namespace, changes) if changes else {}
+    folds = [episode.seq for episode in found if episode.kind == "compact"]
+    written = summaries.of_episodes(tx, namespace, folds) if folds else {}
     shown: list[Episode] = []
     for episode in found:
-        row = rows.get(episode.subject or "")
+        row = rows.get(episode.subject or "") if episode.kind == "remember" else None
         content = row.content if row is not None else episode.content
         if episode.seq in set_by:
             content = set_by[episode.seq] or "deleted"
+        if (summary := written.get(episode.seq)) is not None:
+            content = summary.content
+            episode = replace(episode, role=compaction.ROLE, name=f"{summary.first_seq}-{summary.last_seq}")
         shown.append(replace(episode, content=content, at=times.show(episode.at)))
     return shown
 

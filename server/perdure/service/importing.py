@@ -24,15 +24,17 @@ from perdure.service.exported import (
     HeaderLine,
     MemoryLine,
     NamespaceLine,
+    ReadingLine,
     ReceiptLine,
     StateLine,
+    SummaryLine,
     VersionLine,
     read_line,
 )
 from perdure.service.history import index_turns
 from perdure.service.importing_files import FileImport
 from perdure.service.memories import passage_of
-from perdure.store import episodes, memories, passages, reader_of, states, transfer
+from perdure.store import episodes, memories, passages, reader_of, states, summaries, transfer
 from perdure.tables import EpisodeRow, IdempotencyRow, MemoryRow, StateRow
 from perdure.types import Appended, Imported, Principal
 
@@ -139,8 +141,12 @@ class _Import:
                 self._take_memory(line, self._namespace)
             case StateLine():
                 self._take_state(line, self._namespace)
+            case SummaryLine():
+                self._take_summary(line, self._namespace)
             case VersionLine() | FileLine():
                 self._files.take(line)
+            case ReadingLine():
+                self._take_reading(line, self._namespace)
             case ReceiptLine():
                 self._take_receipt(line, self._namespace)
 
@@ -246,6 +252,39 @@ class _Import:
         fields: transfer.Row = line.model_dump(exclude={"type"}) | {"seq": seq}
         states.put(self._tx, StateRow(namespace=namespace, **fields))
         self.added["state"] += 1
+
+    def _take_summary(self, line: SummaryLine, namespace: str) -> None:
+        """Add a summary, or see that it is here. Of two in force of one thread, the one that covers more stays so."""
+        seq, first, last = (self._numbers.of(number) for number in (line.seq, line.first_seq, line.last_seq))
+        told = line.model_dump(exclude={"type"}) | {"seq": seq, "first_seq": first, "last_seq": last}
+        here = transfer.row(self._reader, "summary", line.columns(), {"seq": seq, "namespace": namespace})
+        if here is not None:
+            if any(here[name] != told[name] for name in told if name != "replaced_at"):
+                raise Conflict(f"the summary of event {line.seq} is here already with other words.")
+            self.present["summary"] += 1
+            if here["replaced_at"] != line.replaced_at:
+                self.kept.append(f"{namespace}: the summary of {line.thread!r} up to {last}")
+            return
+        if first > last or not transfer.follows(self._reader, namespace, seq, ("compact",), line.thread):
+            raise InvalidInput(f"seq: no event {line.seq} before it sums up {line.thread!r}.")
+        if line.replaced_at is None and (now := summaries.latest(self._reader, namespace, line.thread)) is not None:
+            if now.last_seq >= last:
+                told["replaced_at"] = max(now.at, line.at)
+            else:
+                summaries.replace(self._reader, now.seq, at=max(now.at, line.at))
+        transfer.add(self._reader, "summary", [told | {"namespace": namespace}])
+        self.added["summary"] += 1
+
+    def _take_reading(self, line: ReadingLine, namespace: str) -> None:
+        fields: transfer.Row = line.model_dump(exclude={"type"})
+        here = transfer.row(self._reader, "reading", line.columns(), {"namespace": namespace, "file": line.file})
+        if here is None:
+            transfer.add(self._reader, "reading", [fields | {"namespace": namespace}])
+            self.added["reading"] += 1
+            return
+        self.present["reading"] += 1
+        if here != fields:
+            self.kept.append(f"{namespace}: the reading of {line.file!r}")
 
     def _take_receipt(self, line: ReceiptLine, namespace: str) -> None:
         fields: transfer.Row = line.model_dump(exclude={"type"}) | {"receipt": self._receipt_here(line)}

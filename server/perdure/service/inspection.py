@@ -56,7 +56,7 @@ class Inspecting(Recalling):
             reasons = _out_of_reach(it, run)
         else:
             reasons = _not_ranked(run, it, words, vectors, same) if own is None else _not_shown(run, asking, own)
-        asked = [] if it.hidden else list(zip(answer.reading.terms, run.question.terms, strict=True))
+        asked = [] if it.content is None else list(zip(answer.reading.terms, run.question.terms, strict=True))
         terms = [(word, standing.has_term(tx, it.id, term)) for word, term in asked]
         return Inspection(
             id=_id_of(it),
@@ -77,7 +77,7 @@ class Inspecting(Recalling):
             parts=_rounded(own.parts) if own is not None else {},
             before=_rival(tx, namespace, run.ranked[n - 1]) if n else None,
             same=same,
-            superseded_by=None if it.hidden else it.superseded_by,
+            superseded_by=None if it.content is None else it.superseded_by,
             reading=answer.reading,
             confidence=answer.confidence,
             channels=answer.channels,
@@ -150,6 +150,8 @@ def _by_vectors(tx: Reader, run: Run, it: Standing) -> Place | None:
 
 def _out_of_reach(it: Standing, run: Run) -> list[Reason]:
     """Return all that keeps it out of what recall may see, at least one reason."""
+    if it.hidden == "archived":
+        return [Reason("archived", f"It is archived. `perdure unarchive {it.subject}` brings it back.")]
     if it.hidden:  # and nothing else: what was forgotten is hidden here too
         undo = f"perdure forget {it.subject} --undo"
         return [Reason("forgotten", f"It was forgotten. For {RECOVERABLE_DAYS} days `{undo}` brings it back.")]

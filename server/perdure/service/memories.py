@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from sqlalchemy import update
-from sqlmodel import Session, col
+from sqlmodel import Session
 
 from perdure import chunking, types
 from perdure.embedders import Vector
@@ -20,13 +19,16 @@ from perdure.pending import Made
 from perdure.service import checks, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
+from perdure.service.redaction import Redaction
 from perdure.store import episodes, memories, passages, reader_of, vectors
 from perdure.tables import EpisodeRow, MemoryRow, PassageRow
+from perdure.tidying import PINNED
 from perdure.types import Forgotten, Principal, Receipt, Similar, Span
 
 log = logging.getLogger(__name__)
 
 RECOVERABLE_DAYS = 30
+BACK_AGAIN = "It was archived, and is back since it was stated again."
 UNSAID_KIND = "note"  # of a memory whose caller named none
 SIMILAR_AT_LEAST = 0.92  # cosine of bge-small between restatements; unrelated short notes stay below 0.75
 SIMILAR_AT_MOST = 3
@@ -59,16 +61,19 @@ class Memories(Part):
         """
         caller.require("memory:write")
         now = times.now()
+        redaction = Redaction(self._core.settings.privacy)
+        content = redaction.of_statement(checks.text(content, "content"), "content")
+        details = redaction.of_values(checks.metadata(metadata))
         row = MemoryRow(
-            id=_new_id(),
+            id=new_id(),
             namespace=caller.namespace,
             seq=0,
-            content=checks.text(content, "content"),
+            content=content,
             fingerprint="",
             key=checks.key(key),
             kind=checks.one_of(kind, "kind", types.MEMORY_KINDS),
             tags=json.dumps(checks.tags(tags), ensure_ascii=False),
-            details=json.dumps(checks.metadata(metadata), ensure_ascii=False),
+            details=json.dumps(details, ensure_ascii=False),
             thread=checks.thread(thread),
             source=checks.one_of(source, "source", types.SOURCES),
             agent=caller.agent,
@@ -77,8 +82,12 @@ class Memories(Part):
             expires_at=times.parse(expires_at, "expires_at") if expires_at else None,
         )
         row.fingerprint = checks.fingerprint(row.content, row.key)
-        request = (content, key, kind, list(tags), thread, source, at, expires_at, supersedes, dict(metadata or {}))
+        request = (content, key, kind, list(tags), thread, source, at, expires_at, supersedes, details)
         once = Once(caller.namespace, idempotency_key, "remember", *request)
+        receipt = self._written(row, once, supersedes)
+        return replace(receipt, note=redaction.note(receipt.note))
+
+    def _written(self, row: MemoryRow, once: Once, supersedes: str | None) -> Receipt:
         pieces = chunking.split(row.content)
         alone = self._core.pace.begin()
         try:
@@ -89,7 +98,7 @@ class Memories(Part):
                     earlier.update(superseded=tuple(earlier["superseded"]), similar=())
                     return self._as_indexed(tx, row.namespace, Receipt(**earlier))
                 receipt, chunks = self._store(tx, row, pieces, supersedes)
-                once.keep(tx, receipt, now)
+                once.keep(tx, receipt, row.recorded_at)
                 if not receipt.created:
                     return self._as_indexed(tx, row.namespace, receipt)
             return self._embedded(receipt, row, chunks, making)
@@ -121,7 +130,7 @@ class Memories(Part):
             # Brought in later than what it came before: the key keeps its newer value, and as_of finds this one.
             row.superseded_by, row.superseded_at, holders = after.id, after.at, []
         replaced = list({old.id: old for old in (*named, *holders, *then)}.values())
-        _supersede(tx, replaced, row.id, row.at)
+        _supersede(tx, replaced, row, row.at)
         chunks = passages.add(tx, [passage_of(row, pieces)])[0]
         return Receipt(id=row.id, created=True, superseded=tuple(old.id for old in replaced)), chunks
 
@@ -132,14 +141,18 @@ class Memories(Part):
             same.at = min(same.at, row.at)
         same.thread = same.thread or row.thread
         same.kind = row.kind if same.kind == UNSAID_KIND else same.kind
-        _mark_passages(tx, same, at=same.at, thread=same.thread, kind=same.kind)
+        memories.mark_passages(tx, same, at=same.at, thread=same.thread, kind=same.kind)
         memories.add_tags(tx, same, memories.tags_of(row.tags))
         same.details = json.dumps(memories.metadata_of(row.details) | memories.metadata_of(same.details))
         if same.expires_at is not None and (row.expires_at is None or row.expires_at > same.expires_at):
             same.expires_at = row.expires_at
-            _mark_passages(tx, same, expires_at=row.expires_at)
-        _supersede(tx, replaced, same.id, row.at)
-        return Receipt(same.id, created=False, duplicate=True, superseded=tuple(old.id for old in replaced))
+            memories.mark_passages(tx, same, expires_at=row.expires_at)
+        _supersede(tx, replaced, same, row.at)
+        note = BACK_AGAIN if same.archived_at is not None else None
+        if same.archived_at is not None:
+            bring_back(tx, same, row.agent, row.recorded_at, "stated again")
+        superseded = tuple(old.id for old in replaced)
+        return Receipt(same.id, created=False, duplicate=True, superseded=superseded, note=note)
 
     def _superseded(
         self, tx: Session, row: MemoryRow, supersedes: str | None
@@ -225,8 +238,9 @@ class Memories(Part):
         caller.require("memory:write")
         if (id is None) == (key is None):
             raise InvalidInput("Pass either id or key of the memory to forget.")
+        redaction = Redaction(self._core.settings.privacy)
         if reason is not None:
-            checks.storable(reason, "reason")
+            reason = redaction.of(checks.storable(reason, "reason"))
         once = Once(caller.namespace, idempotency_key, "forget", id, key, undo)
         now = times.now()
         with self._core.database.write(spend_reserve=not undo) as tx:
@@ -237,22 +251,14 @@ class Memories(Part):
                 self._bring_back(tx, row, now)
             elif row.forgotten_at is None:
                 row.forgotten_at = now
-                _mark_passages(tx, row, hidden=True)
-            episode = EpisodeRow(
-                namespace=caller.namespace,
-                kind="undo_forget" if undo else "forget",
-                at=now,
-                recorded_at=now,
-                agent=caller.agent,
-                thread=row.thread,
-                content=reason,
-                subject=row.id,
-            )
-            episodes.append(tx, [episode])
+                memories.mark_passages(tx, row, hidden=True)
+            kind = "undo_forget" if undo else "forget"
+            episodes.append(tx, [episode_about(row, kind, caller.agent, now, reason)])
             until = None if row.forgotten_at is None else times.later(row.forgotten_at, RECOVERABLE_DAYS)
-            answer = Forgotten(row.id, not undo, times.show(until) if until else None)
+            archived = f"It is archived: perdure unarchive {row.id}" if undo and row.archived_at is not None else None
+            answer = Forgotten(row.id, not undo, times.show(until) if until else None, note=archived)
             once.keep(tx, answer, now)
-            return answer
+            return replace(answer, note=redaction.note(answer.note))
 
     def _to_forget(self, tx: Session, namespace: str, id: str | None, key: str | None, *, undo: bool) -> MemoryRow:
         if id is not None:
@@ -278,7 +284,28 @@ class Memories(Part):
         if row.superseded_by is None and (same := _stated_before(tx, row, now)):
             raise Conflict(f"{same.id} says the same now, so there is nothing to bring back.")
         row.forgotten_at = None
-        _mark_passages(tx, row, hidden=False)
+        memories.mark_passages(tx, row, hidden=memories.is_hidden(row))
+
+
+def bring_back(tx: Session, row: MemoryRow, agent: str, now: str, reason: str | None) -> None:
+    """Take a memory out of the archive, and tell history so."""
+    row.archived_at = None
+    memories.mark_passages(tx, row, hidden=memories.is_hidden(row))
+    episodes.append(tx, [episode_about(row, "unarchive", agent, now, reason)])
+
+
+def episode_about(row: MemoryRow, kind: str, agent: str, now: str, reason: str | None) -> EpisodeRow:
+    """Return what history tells of something that was done to a memory."""
+    return EpisodeRow(
+        namespace=row.namespace,
+        kind=kind,
+        at=now,
+        recorded_at=now,
+        agent=agent,
+        thread=row.thread,
+        content=reason,
+        subject=row.id,
+    )
 
 
 def passage_of(row: MemoryRow, pieces: list[Span]) -> passages.NewPassage:
@@ -293,7 +320,7 @@ def passage_of(row: MemoryRow, pieces: list[Span]) -> passages.NewPassage:
         key=row.key,
         kind=row.kind,
         words=chunking.words(row.content),
-        hidden=row.forgotten_at is not None,
+        hidden=memories.is_hidden(row),
         expires_at=row.expires_at,
         superseded_at=row.superseded_at,
     )
@@ -341,22 +368,15 @@ def _dated_later(holder: MemoryRow, row: MemoryRow) -> bool:
     return holder.at > row.at and _is_dated(holder)
 
 
-def _supersede(tx: Session, replaced: Sequence[MemoryRow], by: str, at: str) -> None:
+def _supersede(tx: Session, replaced: Sequence[MemoryRow], by: MemoryRow, at: str) -> None:
     for old in replaced:
         # Never before it was said, or no as_of would find it.
-        old.superseded_by, old.superseded_at = by, max(at, old.at)
-        _mark_passages(tx, old, superseded_at=old.superseded_at)
+        old.superseded_by, old.superseded_at = by.id, max(at, old.at)
+        memories.mark_passages(tx, old, superseded_at=old.superseded_at)
+        if by.superseded_by is None and PINNED in memories.tags_of(old.tags):
+            memories.add_tags(tx, by, (PINNED,))  # who pinned a value wants the one that holds
 
 
-def _mark_passages(tx: Session, row: MemoryRow, **values: object) -> None:
-    statement = update(PassageRow).where(
-        col(PassageRow.namespace) == row.namespace,
-        col(PassageRow.type) == "memory",
-        col(PassageRow.subject) == row.id,
-    )
-    tx.connection().execute(statement.values(**values))
-
-
-def _new_id() -> str:
+def new_id() -> str:
     """Return an id of 60 random bits: short, since a model reads it with every hit."""
     return "mem_" + base64.b32encode(secrets.token_bytes(8)).decode().lower()[:12]

@@ -95,12 +95,18 @@ class Recalling(Part):
 
     def recall(self, caller: Principal, query: str, asking: Asking) -> Recall:
         """Return what is known about `query`, best first. Raises InvalidInput."""
+        late = self.catch_up(caller) if asking.cursor is None else ()
         try:
-            return self._run(caller, query, asking).answer
+            answer = self._run(caller, query, asking).answer
         except Damaged:
             if asking.cursor is not None:
                 raise
-            return self._salvaged(caller, query, asking)
+            answer = self._salvaged(caller, query, asking)
+        return replace(answer, degraded=(*answer.degraded, *late)) if late else answer
+
+    def catch_up(self, caller: Principal) -> tuple[str, ...]:
+        """Take in what should be known before a question is answered; return what could not be, in words."""
+        return ()
 
     def _salvaged(self, caller: Principal, query: str, asking: Asking) -> Recall:
         """Answer from what can be read of a damaged database, by the share of the question's words it has."""
@@ -141,7 +147,7 @@ class Recalling(Part):
             ranked = self._rank(tx, question, found, enough)
             kept = [r for r in ranked if r.id not in seen and (min_score is None or r.score >= min_score)]
             hits = _load(tx, question, found, kept[:limit], explain=asking.explain)
-            stored = bool(hits) or passages.any_stored(tx, caller.namespace)
+            nothing = None if hits else passages.why_nothing(tx, caller.namespace)
         shown = _within(hits, max_chars, question.terms)
         more = len(shown) < len(kept)
         deepest = not more and position is not None and len(found.candidates) >= DEEP_POOL
@@ -149,7 +155,7 @@ class Recalling(Part):
             found.degraded.append(f"only the best {len(found.candidates)} matches can be paged; narrow the question")
         ids = tuple(r.id for r in kept[: len(shown)])
         mark = PageMark(request, (len(seen),) * len(ids), held=seen, items=ids) if ids else None
-        answer = self._envelope(found, ranked, shown, mark, more=more, stored=stored)
+        answer = self._envelope(found, ranked, shown, mark, more=more, nothing=nothing)
         if asking.explain:
             answer = replace(answer, reading=_reading(question, found))
         return Run(question, found, ranked, ids, answer)
@@ -311,7 +317,7 @@ class Recalling(Part):
         mark: PageMark | None,
         *,
         more: bool,
-        stored: bool,
+        nothing: str | None,
     ) -> Recall:
         return Recall(
             hits=tuple(shown),
@@ -320,7 +326,7 @@ class Recalling(Part):
             pending=found.pending,
             degraded=tuple(found.degraded),
             confidence=round(max((r.score for r in ranked), default=0.0), 3),
-            empty_reason=None if shown else _why_empty(found, ranked, stored=stored),
+            empty_reason=None if shown else nothing or _why_empty(found, ranked),
             next_cursor=mark.after(len(shown)) if more and mark else None,
             mark=mark,
         )
@@ -389,9 +395,7 @@ def _scored(candidate: passages.Candidate, words: float, near: tuple[list[float]
     )
 
 
-def _why_empty(found: _Found, ranked: Sequence[ranking.Ranked], *, stored: bool) -> str:
-    if not stored:
-        return "nothing_stored"
+def _why_empty(found: _Found, ranked: Sequence[ranking.Ranked]) -> str:
     if not sum(found.searched.values()):
         return "filtered_out"
     if not ranked and (found.pending or found.degraded):
@@ -467,6 +471,7 @@ def _hit(
             tags=memory.tags,
             thread=memory.thread,
             metadata=memory.metadata,
+            episode=row.seq,
             superseded_by=memory.superseded_by,
             explain=parts,
         )
@@ -482,6 +487,7 @@ def _hit(
             source=SOURCE_OF_ROLE.get(turn.role or ""),
             author=turn.name or turn.role,
             thread=turn.thread,
+            episode=row.seq,
             explain=parts,
         )
     lines = (row.first_line or 0, row.last_line or 0)
@@ -494,6 +500,7 @@ def _hit(
         path=row.subject,
         version=row.version,
         lines=lines,
+        episode=row.seq,
         explain=parts,
     )
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any, cast
 
+from perdure import shapes
 from perdure.errors import Conflict, InvalidInput, NotFound
+from perdure.privacy import without_private
 from perdure.service import checks, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
+from perdure.service.redaction import seen_in
 from perdure.store import Reader, episodes, reader_of, states
 from perdure.tables import EpisodeRow, StateRow
 from perdure.types import (
@@ -84,13 +88,16 @@ class State(Part):
         """Give a key a value (any JSON), or delete it; on disk when this returns. Former values are kept.
 
         `expected_version` is the one the caller read, 0 for a key that must not be set. Versions of a key go on
-        counting after it was deleted. Raises InvalidInput, NotFound, Conflict.
+        counting after it was deleted. Raises InvalidInput, also for what the settings' schema of the key refuses,
+        NotFound, Conflict.
         """
         caller.require("memory:write")
         name = checks.key(key) or ""
         if delete and value is not None:
             raise InvalidInput("Give a value or delete, not both.")
         text = None if delete else _json(value)
+        if not delete:
+            shapes.check(self._core.settings.state.schemas, name, value)
         now = times.now()
         once = Once(caller.namespace, idempotency_key, "set_state", name, text, expected_version)
         with self._core.database.write(spend_reserve=delete) as tx:
@@ -104,7 +111,7 @@ class State(Part):
             states.put(tx, StateRow(namespace=caller.namespace, key=name, version=version, value=text, at=now, seq=seq))
             receipt = StateReceipt(name, version, deleted=delete)
             once.keep(tx, receipt, now)
-        return receipt
+        return replace(receipt, note=seen_in(text or ""))
 
 
 def _next_version(reader: Reader, namespace: str, key: str, expected: int | None, *, delete: bool) -> int:
@@ -135,6 +142,8 @@ def _json(value: Json) -> str:
         raise InvalidInput("value is no JSON: it holds NaN or an infinity. Send null or text for those.") from exc
     if depth > MAX_STATE_DEPTH:
         raise InvalidInput(f"value is nested {depth} deep; the limit is {MAX_STATE_DEPTH}. Flatten it.")
+    if without_private(text)[1]:
+        raise InvalidInput("value holds a <private> tag, and state is kept as it is given. Leave that part out.")
     if len(text) > MAX_STATE_VALUE:
         raise InvalidInput(
             f"value is {len(text)} characters of JSON; the limit is {MAX_STATE_VALUE}. Keep long text in a file."

@@ -12,8 +12,9 @@ from typing import Any
 from perdure import __version__, migrations
 from perdure.embedders import missing_model
 from perdure.errors import Damaged
-from perdure.service.core import Part
-from perdure.store import Reader, passages, vectors
+from perdure.service import compaction, times
+from perdure.service.tidy import Tidying
+from perdure.store import Reader, passages, summaries, vectors
 from perdure.store.vectors import IndexState, Model
 from perdure.types import Principal
 
@@ -25,6 +26,7 @@ DAMAGED = (
     "the database is damaged, and these cannot be read; the counts shown are of what can be. `perdure doctor` names the"
     " pages; restore a backup"
 )
+WAIT_S = 1.0  # of status for the turn of a writer; what one that is well takes is far below
 MODELS = "models"
 UNKNOWN = IndexState(
     Model(1, None, None, None, 0, "", enlisted=False), None
@@ -33,15 +35,16 @@ UNKNOWN = IndexState(
 Look = Callable[[Reader], Any]  # Any: a count, a name, a Progress
 
 
-class Upkeep(Part):
+class Upkeep(Tidying):
     """How the store is, and how to make its derived parts anew."""
 
     def warm_up(self) -> None:
-        """Start the workers without waiting for them: for a process that is going to answer questions."""
+        """Start the workers and the daily tidying without waiting: for a process that is going to answer questions."""
         self._core.indexer.warm_up()
+        self.begin_tidying()
 
     def status(self, caller: Principal) -> dict[str, Any]:  # Any: a tree of JSON values, for people and probes
-        """Return counts, pending work, workers, versions and where the data lies.
+        """Return counts, pending work, workers, versions, where the data lies and why nothing can be stored now.
 
         What a damaged database does not tell is named under `damaged` and otherwise None.
         """
@@ -55,6 +58,7 @@ class Upkeep(Part):
             "agent": caller.agent,
             "data_dir": str(core.settings.data_dir),
             "read_only": core.database.read_only,
+            "writes_blocked": core.database.blocked(WAIT_S),
             **({"damaged": {"unreadable": unreadable, "hint": DAMAGED}} if unreadable else {}),
             "stored": {kind: found.get(kind) for kind in passages.TOTALS},
             "pending": {
@@ -76,6 +80,8 @@ class Upkeep(Part):
                 "rebuilding": found.get("rebuilding") if indexer.index is not None else False,
                 "set_aside": indexer.index.client(state.model).kept_aside() if indexer.index else [],
             },
+            "threads": {"folded": found.get("folded"), "waiting": found.get("waiting"), "hint": found.get("waits")},
+            "tokens_today": found.get("tokens today"),
             "workers": indexer.workers(state),
             "versions": _versions(found.get("schema")),
         }
@@ -86,6 +92,10 @@ class Upkeep(Part):
         looks: dict[str, Look] = {
             **{kind: partial(passages.total, namespace=namespace, kind=kind) for kind in passages.TOTALS},
             "building": core.indexer.build.progress,
+            "folded": partial(summaries.count_folded, namespace=namespace),
+            "waiting": lambda tx: compaction.count_waiting(core, tx, namespace),
+            "waits": partial(compaction.waits, core),
+            "tokens today": lambda tx: summaries.spent(tx, times.day(times.now())),
             "schema": migrations.schema_version,
         }
         try:
@@ -133,6 +143,8 @@ class Upkeep(Part):
 
     def close(self) -> None:
         """End the sweep and let go of the stores; what is pending stays pending."""
+        self._core.background.close()  # first: a command that appended turns ends here, and its thread may be folded
+        self._core.stopping.set()
         self._core.indexer.close()
         self._core.pool.shutdown(wait=False, cancel_futures=True)
         self._core.database.close()

@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sqlalchemy import update
 from sqlmodel import Session, col, or_, select
 
 from perdure.store.engine import Reader
-from perdure.tables import MemoryRow, MemoryTagRow
+from perdure.tables import MemoryRow, MemoryTagRow, PassageRow
 
 
 def add(tx: Session, row: MemoryRow, tags: Sequence[str]) -> None:
@@ -22,6 +23,21 @@ def get(tx: Session, namespace: str, id: str) -> MemoryRow | None:
     """Return the memory, forgotten or not, if it belongs to the namespace."""
     row = tx.get(MemoryRow, id)
     return row if row is not None and row.namespace == namespace else None
+
+
+def is_hidden(row: MemoryRow) -> bool:
+    """Return whether recall may not see it, whatever is asked."""
+    return row.forgotten_at is not None or row.archived_at is not None
+
+
+def mark_passages(tx: Session, row: MemoryRow, **values: object) -> None:
+    """Set columns of what recall searches of a memory."""
+    statement = update(PassageRow).where(
+        col(PassageRow.namespace) == row.namespace,
+        col(PassageRow.type) == "memory",
+        col(PassageRow.subject) == row.id,
+    )
+    tx.connection().execute(statement.values(**values))
 
 
 def find_alike(tx: Session, namespace: str, fingerprint: str, now: str) -> list[MemoryRow]:
@@ -46,6 +62,12 @@ def add_tags(tx: Session, row: MemoryRow, tags: Sequence[str]) -> None:
     new = [tag for tag in tags if tag not in held]
     row.tags = json.dumps([*held, *new], ensure_ascii=False)
     tx.add_all([MemoryTagRow(namespace=row.namespace, tag=tag, memory_id=row.id) for tag in new])
+
+
+def remove_tag(tx: Session, row: MemoryRow, tag: str) -> None:
+    row.tags = json.dumps([held for held in tags_of(row.tags) if held != tag], ensure_ascii=False)
+    if (found := tx.get(MemoryTagRow, (row.namespace, tag, row.id))) is not None:
+        tx.delete(found)
 
 
 def holders(tx: Session, namespace: str, key: str) -> list[MemoryRow]:
@@ -123,6 +145,15 @@ def load(reader: Reader, namespace: str, ids: Sequence[str]) -> dict[str, Statem
         row[0]: Statement(row[0], row[1], row[2], row[3], tags_of(row[4]), metadata_of(row[5]), *row[6:])
         for row in rows
     }
+
+
+def ever_stated(reader: Reader, namespace: str, fingerprints: Sequence[str]) -> set[str]:
+    """Return those of the fingerprints that some memory has, in force or not."""
+    rows = reader.execute(
+        "SELECT fingerprint FROM memory WHERE namespace = ? AND fingerprint IN (SELECT value FROM json_each(?))",
+        (namespace, json.dumps(list(fingerprints))),
+    )
+    return {row[0] for row in rows}
 
 
 def tags_of(stored: str | None) -> tuple[str, ...]:

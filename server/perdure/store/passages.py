@@ -169,6 +169,7 @@ def count(reader: Reader, namespace: str, reach: Reach, *, filtered: bool) -> di
 TOTALS = {
     "memories": "SELECT count(*) FROM memory WHERE namespace = ? AND forgotten_at IS NULL",
     "superseded": "SELECT count(*) FROM memory WHERE namespace = ? AND superseded_by IS NOT NULL",
+    "archived": "SELECT count(*) FROM memory WHERE namespace = ? AND archived_at IS NOT NULL AND forgotten_at IS NULL",
     "turns": "SELECT count(*) FROM episode WHERE namespace = ? AND kind = 'turn'",
     "episodes": "SELECT count(*) FROM episode WHERE namespace = ?",
     "files": "SELECT count(*) FROM file WHERE namespace = ?",
@@ -191,10 +192,12 @@ def is_embedded(reader: Reader, namespace: str, memory_id: str) -> bool:
     return reader.execute(statement, (namespace, memory_id)).fetchone() is None
 
 
-def any_stored(reader: Reader, namespace: str) -> bool:
-    """Return whether the namespace holds anything that some recall could find."""
+def why_nothing(reader: Reader, namespace: str) -> str | None:
+    """Return why no recall could find anything: nothing_stored or all_archived; None if one could."""
     statement = "SELECT 1 FROM passage WHERE namespace = ? AND hidden = 0 LIMIT 1"
-    return reader.execute(statement, (namespace,)).fetchone() is not None
+    if reader.execute(statement, (namespace,)).fetchone() is not None:
+        return None
+    return "all_archived" if total(reader, namespace, "archived") else "nothing_stored"
 
 
 def count_pending(reader: Reader, namespace: str) -> int:
@@ -380,11 +383,11 @@ def cosines(found: Iterable[Candidate], vector: Vector) -> dict[int, tuple[list[
 
 
 def subjects_of(reader: Reader, chunks: Iterable[int]) -> dict[int, str]:
-    """Return the memory id, turn number or path that each chunk is a piece of."""
+    """Return the memory id, turn number or path that each chunk is a piece of; none of what is hidden."""
     return dict(
         reader.execute(
             "SELECT c.id, p.subject FROM chunk c JOIN passage p ON p.id = c.passage_id"
-            " WHERE c.id IN (SELECT value FROM json_each(?))",
+            " WHERE c.id IN (SELECT value FROM json_each(?)) AND p.hidden = 0",
             (json.dumps(list(chunks)),),
         )
     )

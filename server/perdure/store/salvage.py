@@ -63,13 +63,20 @@ def episodes(
     numbers = range(last if after is None else after - 1, 0, -1) if newest_first else range((after or 0) + 1, last + 1)
     for row in salvaged.rows(reader, "episode", EPISODE, namespace, numbers):
         episode = Episode(*row)
-        yield _stated(reader, episode, salvaged) if episode.kind == "remember" else episode
+        match episode.kind:
+            case "remember":
+                statement = "SELECT content FROM memory WHERE id = ? AND forgotten_at IS NULL"
+                yield _told(reader, episode, statement, episode.subject, salvaged)
+            case "compact":
+                yield _told(reader, episode, "SELECT content FROM summary WHERE seq = ?", episode.seq, salvaged)
+            case _:
+                yield episode
 
 
-def _stated(reader: Reader, episode: Episode, salvaged: Salvaged) -> Episode:
-    statement = "SELECT content FROM memory WHERE id = ? AND forgotten_at IS NULL"
+def _told(reader: Reader, episode: Episode, statement: str, of: object, salvaged: Salvaged) -> Episode:
+    """Return the episode with the text that stands elsewhere."""
     try:
-        row = reader.execute(statement, (episode.subject,)).fetchone()
+        row = reader.execute(statement, (of,)).fetchone()
     except sqlite3.DatabaseError:
         salvaged.unreadable += 1
         return episode
@@ -97,11 +104,14 @@ def texts(reader: Reader, namespace: str, salvaged: Salvaged, reach: Reach) -> I
     """Yield what is in reach, the newest of each type first."""
     moment = reach.as_of or reach.now
     if "memory" in reach.types:
-        columns = "id, content, at, source, key, kind, tags, thread, superseded_at, forgotten_at, expires_at"
+        columns = (
+            "id, content, at, source, key, kind, tags, thread, superseded_at, forgotten_at, archived_at, expires_at"
+        )
         for row in salvaged.rows(reader, "memory", columns, namespace, _down(reader, "memory")):
-            id, content, at, source, key, kind, tags, thread, superseded, forgotten, expires = row
+            id, content, at, source, key, kind, tags, thread, superseded, forgotten, archived, expires = row
             former = superseded is not None and (reach.as_of is None or superseded <= moment)
-            if forgotten is None and not former and (expires is None or expires > moment):
+            hidden = forgotten is not None or archived is not None
+            if not hidden and not former and (expires is None or expires > moment):
                 found = Text("memory", id, content, at, source, None, key, kind, tags_of(tags), thread)
                 if _wanted(found, reach):
                     yield found

@@ -16,8 +16,8 @@ from perdure.words import Term, match_expression
 class Standing:
     """A passage, in reach or not, with all that decides whether recall may see it.
 
-    `content` is None for a memory that was forgotten; `chunks` are those of the model in force, `pending` of them have
-    no vector.
+    `hidden` is "forgotten", "archived" or None; `content` is None for a forgotten memory; `chunks` are those of
+    the model in force, `pending` of them have no vector.
     """
 
     id: int
@@ -27,7 +27,7 @@ class Standing:
     thread: str | None
     key: str | None
     kind: str | None
-    hidden: bool
+    hidden: str | None
     superseded_at: str | None
     expires_at: str | None
     content: str | None
@@ -38,8 +38,11 @@ class Standing:
 
 
 STANDING = f"""
-SELECT p.id, p.type, p.subject, p.at, p.thread, p.key, p.kind, p.hidden, p.superseded_at, p.expires_at,
-       CASE p.type WHEN 'memory' THEN iif(p.hidden, NULL, m.content) WHEN 'turn' THEN e.content ELSE p.text END,
+SELECT p.id, p.type, p.subject, p.at, p.thread, p.key, p.kind,
+       CASE WHEN m.forgotten_at IS NOT NULL THEN 'forgotten' WHEN m.archived_at IS NOT NULL THEN 'archived' END,
+       p.superseded_at, p.expires_at,
+       CASE p.type WHEN 'memory' THEN iif(m.forgotten_at IS NULL, m.content, NULL)
+            WHEN 'turn' THEN e.content ELSE p.text END,
        m.superseded_by, m.tags,
        (SELECT json_group_array(c.id) FROM chunk c WHERE c.passage_id = p.id AND c.model = {IN_FORCE}),
        (SELECT count(*) FROM chunk c WHERE c.passage_id = p.id AND c.model = {IN_FORCE} AND c.embedding IS NULL)

@@ -12,7 +12,7 @@ Row = dict[str, Any]  # Any: whatever the columns hold
 
 def namespaces(reader: Reader) -> set[str]:
     """Return every namespace that has something."""
-    tables = ("episode", "memory", "file", "idempotency")
+    tables = ("episode", "memory", "file", "reading", "idempotency")
     union = " UNION ".join(f"SELECT DISTINCT namespace FROM {table}" for table in tables)
     return {row[0] for row in reader.execute(union)}
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,10 +20,9 @@ import perdure
 from perdure.errors import InvalidInput, Unavailable
 from perdure.indexes import IndexLost
 from perdure.worker import wire
-from perdure.worker.owner import LOCK, LOG, SOCKET, started_at
+from perdure.worker.owner import LOCK, LOG, started_at
 from perdure.worker.wire import PROTOCOL, Header
 
-MAX_SOCKET_PATH = 100  # bytes; 104 on macOS, 108 on Linux, with a zero at the end
 POOL = 4
 SILENT_S = 4.0  # a worker that answers no ping for so long is replaced
 START_S = 10.0
@@ -174,7 +173,7 @@ class Link:
                 raise Unavailable(f"This connection to the {self._name} worker is closed.")
             if self._pool:
                 return self._pool.pop()
-        return self._connect(until - time.monotonic())
+        return wire.connect(str(self._folder), until - time.monotonic())
 
     def _give(self, sock: socket.socket) -> None:
         with self._lock:
@@ -189,29 +188,9 @@ class Link:
         for sock in pool:
             sock.close()
 
-    def _connect(self, timeout_s: float) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX)
-        try:
-            sock.settimeout(max(timeout_s, 0.001))
-            path = str(self._folder / SOCKET)
-            if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
-                sock.connect(path)
-            elif Path("/proc/self/fd").is_dir():  # a short name for a long path
-                fd = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    sock.connect(f"/proc/self/fd/{fd}/{SOCKET}")
-                finally:
-                    os.close(fd)
-            else:
-                raise Unavailable(f"The path {path} is too long for a socket here; choose a shorter data_dir.")
-        except BaseException:
-            sock.close()
-            raise
-        return sock
-
     def _exchange(self, header: Header, timeout_s: float) -> Header:
         until = time.monotonic() + timeout_s
-        with self._connect(timeout_s) as sock:
+        with wire.connect(str(self._folder), timeout_s) as sock:
             wire.send(sock, {**header, "protocol": PROTOCOL}, until=until)
             return wire.receive(sock, until=until)[0]
 
@@ -229,7 +208,7 @@ class Link:
                 self._kill(silent)
             self._starts += 1
             self._not_before = time.monotonic() + min(MAX_PAUSE_S, 0.25 * 2**self._starts)
-            self._spawn()
+            spawn(self._folder, self._module, self._argument)
             self._barred = False
             self._answers(START_S, starting=True)
         except (OSError, subprocess.SubprocessError) as exc:
@@ -282,23 +261,29 @@ class Link:
         while self._holder() == pid and time.monotonic() < until:
             time.sleep(RETRY_S)
 
-    def _spawn(self) -> None:
-        self._folder.parent.mkdir(mode=0o700, exist_ok=True)  # never the data directory: it may have been unmounted
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._folder.chmod(0o700)
-        package = Path(perdure.__file__).parent.parent
-        log = os.open(self._folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            # -P and a working directory of its own: nothing of the user's project is imported or read.
-            started = subprocess.Popen(
-                [sys.executable, "-P", "-m", self._module, str(self._folder), json.dumps(self._argument)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._folder,
-                env={"PYTHONPATH": str(package), "PYTHONUTF8": "1", "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"},
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
-        started.wait(timeout=START_S)  # it leaves us by forking, so this is the time to start Python
+
+def spawn(folder: Path, module: str, argument: Header, environment: Mapping[str, str] | None = None) -> None:
+    """Start a worker for a folder, which is made, and return when it has left us. Raises OSError, SubprocessError.
+
+    It gets no environment but this one. `argument` is visible to other users.
+    """
+    folder.parent.mkdir(mode=0o700, exist_ok=True)  # never the data directory: it may have been unmounted
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+    package = Path(perdure.__file__).parent.parent
+    log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    ours = {"PYTHONPATH": str(package), "PYTHONUTF8": "1", "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"}
+    try:
+        # -P and a working directory of its own: nothing of the user's project is imported or read.
+        started = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, str(folder), json.dumps(argument)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            env={**(environment or {}), **ours},
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+    started.wait(timeout=START_S)  # it leaves us by forking, so this is the time to start Python

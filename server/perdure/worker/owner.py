@@ -17,9 +17,9 @@ from typing import Protocol
 
 from perdure.errors import InvalidInput, Unavailable
 from perdure.worker import wire
-from perdure.worker.wire import PROTOCOL, Header
+from perdure.worker.wire import PROTOCOL, SOCKET, Header
 
-LOCK, SOCKET, LOG = "lock", "sock", "log"
+LOCK, LOG = "lock", "log"
 LOG_MAX_BYTES = 256 * 1024
 LOCK_TRIES_S = 0.3  # a client that looks whether the lock is held holds it itself for a moment
 TICK_S = 1.0

@@ -1,4 +1,4 @@
-"""Summaries of threads, what a language model was used for, and memories that are archived."""
+"""Summaries of threads, readings of notes, what a language model was used for, and memories that are archived."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -25,6 +25,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("seq"),
     )
     op.create_index("summary_by_thread", "summary", ["namespace", "thread", "seq"])
+    op.create_table(
+        "reading",
+        sa.Column("namespace", sa.String(), nullable=False),
+        sa.Column("file", sa.String(), nullable=False),
+        sa.Column("reading", sa.Text(), nullable=False),
+        sa.Column("at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("namespace", "file"),
+    )
     op.create_table(
         "spending",
         sa.Column("day", sa.String(), nullable=False),
