@@ -7,14 +7,19 @@ Writes growth.md and growth.png. The calls go through MCP over stdio, in turn wi
 from __future__ import annotations
 
 import argparse
+import base64
+import hashlib
+import io
 import json
 import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +29,7 @@ from figures import table
 from machine import ROOT, provenance
 from perdure.app import open_service
 from perdure.embedders import Embedder, Matrix, open_embedder
+from perdure.service.exported import FORMAT, as_line
 from perdure.settings import EmbedderSettings, Settings
 from perdure.store import Database, vectors
 from perdure.types import Principal
@@ -33,10 +39,11 @@ from texts import questions, statements
 SIZES = (1_000, 10_000, 100_000)
 CALLS = 100
 REAL_VECTORS = 10_000  # texts that the model embeds before a run; beyond, their vectors are used again with noise
+BEGUN = datetime(2026, 1, 1, tzinfo=UTC)  # when the first was told; the next ones a second later each
 NOISE = 0.02  # of each number: the cosine to the vector it was made from is about 0.93
 SPREAD = 1_000  # namespaces
 REMARKS = (
-    "Memories are remembered by the service in the bench's own process, without vectors; those of the first"
+    "Memories are imported by the service in the bench's own process, without vectors; those of the first"
     f" {REAL_VECTORS:,} are the model's, of the others the same ones with noise, put into the database. The index is"
     " fed from there by the product.",
     f"{CALLS} calls each, one at a time, every text new, each after the bare embedding of the same question in the"
@@ -95,12 +102,12 @@ def measure(command: Path, sizes: Sequence[int]) -> list[Point]:
 
 
 def fill(shape: Shape, texts: Sequence[str], base: Matrix, size: int) -> None:
-    """Remember texts until there are `size`, and give them their vectors."""
+    """Store texts until there are `size`, and give them their vectors."""
     silent = EmbedderSettings(kind="none")  # pyright: ignore[reportCallIssue] defaults
     settings = Settings(data_dir=shape.folder, embedder=silent)  # pyright: ignore[reportCallIssue] defaults
     with open_service(settings) as service:
-        for n in range(shape.filled, size):
-            service.remember(Principal(shape.name(n), "bench"), texts[n])
+        # As one import: each memory alone would be synced alone, and 100,000 took a quarter of an hour.
+        service.import_lines(Principal("default", "bench"), io.BytesIO(exported(shape, texts, size)))
     place_of = {text: n for n, text in enumerate(texts)}
     noise = np.random.default_rng(1)
     database = Database(shape.folder)
@@ -119,6 +126,37 @@ def fill(shape: Shape, texts: Sequence[str], base: Matrix, size: int) -> None:
             # The model has no name yet: the first server on the directory says that it is its own.
             vectors.put_embeddings(tx, model, [chunk.id for chunk in waiting], made, None)
     database.close()
+
+
+def exported(shape: Shape, texts: Sequence[str], size: int) -> bytes:
+    """Return the texts that the shape lacks as an export of its namespaces (docs/export.md)."""
+    by_namespace: dict[str, list[int]] = {}
+    for n in range(shape.filled, size):
+        by_namespace.setdefault(shape.name(n), []).append(n)
+    counts, digest, lines = Counter[str](), hashlib.sha256(), list[bytes]()
+
+    def write(type: str, **fields: object) -> None:
+        lines.append(as_line(type, fields))
+        digest.update(lines[-1])
+        counts[type] += 1
+
+    write("perdure-export", format=FORMAT)
+    for namespace, numbers in by_namespace.items():
+        write("namespace", namespace=namespace)
+        for n in numbers:
+            at = (BEGUN + timedelta(seconds=n)).isoformat(timespec="microseconds")
+            said = {"seq": n + 1, "kind": "remember", "at": at, "recorded_at": at, "agent": "bench"}
+            write("episode", **said, subject=memory_id(n))
+        for n in numbers:
+            at = (BEGUN + timedelta(seconds=n)).isoformat(timespec="microseconds")
+            told = {"id": memory_id(n), "seq": n + 1, "content": texts[n], "kind": "note", "tags": [], "metadata": {}}
+            write("memory", **told, source="agent", agent="bench", at=at, recorded_at=at, seen=1)
+    return b"".join(lines) + as_line("end", {"counts": dict(sorted(counts.items())), "sha256": digest.hexdigest()})
+
+
+def memory_id(n: int) -> str:
+    """Return an id of the product's form."""
+    return "mem_" + base64.b32encode(hashlib.sha256(str(n).encode()).digest()).decode().lower()[:12]
 
 
 def ask(command: Path, shape: Shape, embedder: Embedder, queries: Sequence[str], news: Sequence[str]) -> list[Point]:
