@@ -95,6 +95,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Generator[Crowd]:
     data_dir = tmp_path_factory.mktemp("crowd") / "data"
     settings = Settings.model_validate(
         {"data_dir": data_dir, "embedder": {"kind": "hashing"}, "index": {"kind": "none"}}
+        | {"compaction": {"after_turns": 0}}  # a summary is an episode of its thread, and comes when it comes
     )
     with open_service(settings) as service:
         for namespace, mark in {MINE: MARK, **OTHERS}.items():

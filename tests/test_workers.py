@@ -332,6 +332,24 @@ def test_a_later_vector_and_a_deletion_win_over_what_chroma_holds(filled: IndexC
     assert 4 not in [id for id, _ in filled.query("notes", vectors[4], 1200)]
 
 
+def test_a_log_that_grew_large_is_written_anew_and_the_store_is_still_the_same(site: Site, data_dir: Path) -> None:
+    index, n = site.index(), 200
+    index.open(TOKEN)
+    rows = np.random.default_rng(0).normal(size=(n, 4096)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    log, largest = store(data_dir) / trust.TAIL, 0
+    for batch in range(23):  # 75 MB, faster than Chroma takes them
+        index.upsert("notes", range(batch * n, (batch + 1) * n), rows)
+        largest = max(largest, log.stat().st_size)
+
+    until(lambda: log.stat().st_size < largest)
+
+    assert index.query("notes", rows[7], 1)[0][1] == pytest.approx(1.0, abs=1e-4)
+    assert len(index.fetch("notes", range(23 * n))) == 23 * n
+    assert index.open(TOKEN) is True
+    assert trust.set_aside(store(data_dir).parent) == []
+
+
 def test_another_process_finds_what_this_one_wrote(site: Site, data_dir: Path) -> None:
     index, vectors = site.index(), unit_vectors(20)
     index.open(TOKEN)

@@ -92,7 +92,8 @@ class Store:
     def intact(self) -> bool:
         """Return whether the files under the open store are still the ones it opened."""
         try:
-            return not self.closed and self._identify() == self._identity
+            with self._lock:  # or a log that is just being written anew would be taken for a foreign one
+                return not self.closed and self._identify() == self._identity
         except OSError:
             return False
 
@@ -179,7 +180,8 @@ class Store:
                 _apply(found, puts, vectors, deletes)
             with self._lock:
                 pending.settled(puts, deletes)
-                self.tail.settled()
+                if self.tail.settled():
+                    self._identity = self._identify()
             self._seal.refresh()
         return len(puts) + len(deletes)
 

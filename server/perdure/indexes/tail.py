@@ -204,13 +204,18 @@ class Tail:
     def delete(self, collection: str, ids: Sequence[int]) -> None:
         self._write({"op": "delete", "c": collection, "ids": list(ids)}, b"")
 
-    def settled(self) -> None:
-        """Shorten the log after something went to Chroma: to nothing if all did, to what is left if it grew large."""
+    def settled(self) -> bool:
+        """Shorten the log after something went to Chroma: to nothing if all did, to what is left if it grew large.
+
+        True if another file took its place.
+        """
         if not len(self):
             if self._log.committed:
                 self._log.clear()
         elif self._log.committed > _COMPACT_BYTES:
             self._rewrite()
+            return True
+        return False
 
     def close(self, *, sync: bool) -> None:
         self._log.close(sync=sync)
