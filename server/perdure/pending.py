@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perdure.embedders import Matrix
@@ -82,19 +83,28 @@ class Pending:
         batch = [chunk for chunk in waiting if chunk.attempts == attempts]
         batch = batch[: max(1, EMBED_BATCH // SMALLER**attempts)]
         ids = [chunk.id for chunk in batch]
-        embedder = self._models.of(model)
+        embedder, texts = self._models.of(model), [chunk.text() for chunk in batch]
         try:
-            made = embedder.embed_documents([chunk.text() for chunk in batch], deadline_s=SWEEP_DEADLINE_S)
-        except Unavailable as exc:
+            made = embedder.embed_documents(texts, deadline_s=SWEEP_DEADLINE_S)
+        except Unavailable:
             embedder.embed_documents([PROBE], deadline_s=SWEEP_DEADLINE_S)  # raises: then no text is at fault
-            with self._database.write_derived() as tx:
-                vectors.note_refusal(tx, ids)
-            if attempts + 1 >= vectors.REFUSALS:
+            if attempts + 1 < vectors.REFUSALS:
+                self._note_refusal(ids)
+                return True
+            try:
+                # Once more before a text is said to be at fault: the model may have come back just for the probe.
+                made = embedder.embed_documents(texts, deadline_s=SWEEP_DEADLINE_S)
+            except Unavailable as exc:
+                self._note_refusal(ids)
                 log.warning("%s embeds other texts and not this one, which words alone find: %s", model.name, exc)
-            return True
+                return True
         with self._database.write_derived() as tx:
             vectors.put_embeddings(tx, model.id, ids, made, self._models.recipe_of(model))
         return True
+
+    def _note_refusal(self, ids: Sequence[int]) -> None:
+        with self._database.write_derived() as tx:
+            vectors.note_refusal(tx, ids)
 
     def index(self, model: Model) -> bool:
         """Feed the model's index and bury what was deleted; False when there is nothing to do. Raises Unavailable."""

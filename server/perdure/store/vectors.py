@@ -345,35 +345,31 @@ def not_indexed(
 ) -> list[tuple[str, list[int], Matrix]]:
     """Return (namespace, chunk ids, vectors) the model's index lacks, for namespaces large enough for one."""
     found: list[tuple[str, list[int], Matrix]] = []
-    for namespace, _ in _waiting(reader, model, min_chunks=min_chunks, always=always):
+    for namespace in _with_index(reader, min_chunks=min_chunks, always=always):
+        # In the order of the index on it, or each batch would look at all that waits.
         chunks = reader.execute(
             "SELECT id, embedding FROM chunk WHERE model = :model AND namespace = :namespace"
-            " AND generation < :generation AND embedding IS NOT NULL ORDER BY id LIMIT :limit",
+            " AND generation < :generation AND embedding IS NOT NULL ORDER BY generation, id LIMIT :limit",
             {"model": model.id, "namespace": namespace, "generation": model.generation, "limit": limit},
         ).fetchall()
-        found.append((namespace, [row[0] for row in chunks], matrix([row[1] for row in chunks])))
+        if chunks:
+            found.append((namespace, [row[0] for row in chunks], matrix([row[1] for row in chunks])))
     return found
 
 
 def count_not_indexed(reader: Reader, model: Model, *, min_chunks: int, always: str) -> int:
     """Return how many embedded chunks the model's index lacks of those it should hold."""
-    return sum(n for _, n in _waiting(reader, model, min_chunks=min_chunks, always=always))
+    lacked = "SELECT count(*) FROM chunk WHERE model = ? AND namespace = ? AND generation < ? AND embedding IS NOT NULL"
+    return sum(
+        reader.execute(lacked, (model.id, namespace, model.generation)).fetchone()[0]
+        for namespace in _with_index(reader, min_chunks=min_chunks, always=always)
+    )
 
 
-def _waiting(reader: Reader, model: Model, *, min_chunks: int, always: str) -> list[tuple[str, int]]:
-    """Return (namespace, chunks) of the namespaces that have an index and chunks which it lacks."""
-    found: list[tuple[str, int]] = []
-    for (namespace,) in reader.execute(
-        "SELECT namespace FROM in_reach GROUP BY namespace HAVING namespace = ? OR sum(passages) >= ?",
-        (always, min_chunks),
-    ).fetchall():
-        (n,) = reader.execute(
-            "SELECT count(*) FROM chunk WHERE model = ? AND namespace = ? AND generation < ? AND embedding IS NOT NULL",
-            (model.id, namespace, model.generation),
-        ).fetchone()
-        if n:
-            found.append((namespace, n))
-    return found
+def _with_index(reader: Reader, *, min_chunks: int, always: str) -> list[str]:
+    """Return the namespaces that are large enough for an index."""
+    statement = "SELECT namespace FROM in_reach GROUP BY namespace HAVING namespace = ? OR sum(passages) >= ?"
+    return [row[0] for row in reader.execute(statement, (always, min_chunks)).fetchall()]
 
 
 def mark_indexed(tx: Session, ids: Sequence[int], generation: int) -> None:
