@@ -6,11 +6,12 @@ import itertools
 import re
 import sqlite3
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from conftest import Json, StartStdio, StdioClient
+from conftest import DEADLINE_S, Json, StartStdio, StdioClient
 from path_escapes import CANARY, digest_tree, escapes, plant_canaries
 
 
@@ -106,6 +107,34 @@ def test_b135_a_change_from_outside_is_read_kept_and_never_overwritten_unseen(cl
     (files / "a.md").unlink()
     assert client.call("read_file", path="a.md")["isError"]
     assert write(client, "a.md", "back\n")["version"] == 4
+
+
+def test_b135_recall_follows_what_an_editor_did_and_says_so_until_then(client: StdioClient, files: Path) -> None:
+    def recall(query: str) -> Json:
+        found = client.call("recall", query=query, include=["files"])["structuredContent"]
+        return found | {"hits": [hit for hit in found["hits"] if hit["path"] == "birds.md"]}
+
+    write(client, "birds.md", "The heron sleeps in the barn.\n")
+    assert recall("heron")["hits"][0]["version"] == 1
+    (files / "draft").write_text("The otter swims in the pond.\n", encoding="utf-8")
+    (files / "draft").replace(files / "birds.md")
+
+    stale = recall("heron")
+    assert not stale["hits"] or "birds.md" in stale["degraded"][0]
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := recall("otter pond"))["hits"] or found["hits"][0]["version"] != 2:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    assert "otter" in found["hits"][0]["content"]
+    assert not found.get("degraded")
+    kinds = client.call("list_history", kinds=["external_change"])["structuredContent"]["episodes"]
+    assert [each["subject"] for each in kinds] == ["birds.md"]
+
+    (files / "birds.md").unlink()
+    while recall("otter pond")["hits"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert read(client, "birds.md", version=2)[0] == "The otter swims in the pond.\n"
 
 
 def test_a_conflict_found_after_the_commit_names_the_version_that_holds_what_was_written(

@@ -7,19 +7,21 @@ from perdure.service.core import Core
 from perdure.service.evaluation import Evaluating
 from perdure.service.exporting import Exporting
 from perdure.service.extraction import Extracting
-from perdure.service.files import Files
 from perdure.service.history import History
 from perdure.service.importing import Importing
 from perdure.service.inspection import Inspecting
+from perdure.service.noticing import Noticing
 from perdure.service.state import State
-from perdure.service.upkeep import Upkeep
 from perdure.service.writing_back import WritingBack
 
 
 class Service(
-    WritingBack, Extracting, Inspecting, Evaluating, Contexts, History, State, Files, Exporting, Importing, Upkeep
+    Noticing, WritingBack, Extracting, Inspecting, Evaluating, Contexts, History, State, Exporting, Importing
 ):
-    """Memories, history and files of every namespace in one data directory. Safe to call from many threads."""
+    """Memories, history and files of every namespace in one data directory. Safe to call from many threads.
+
+    Files and upkeep come with Noticing, which follows both of them.
+    """
 
 
 __all__ = ["Core", "Service"]

@@ -291,7 +291,7 @@ class Seeding(Memories, Files, Upkeep):
         while True:
             with self._core.database.read() as tx:
                 stored = seeds.reading(tx, caller.namespace, told.file.name)
-                searched = seeds.is_searched(tx, caller.namespace, told.file.name)
+                searched = passages.any_of(tx, caller.namespace, "file", told.file.name)
             # The file is read after what the store knows: whoever wrote that has read it before.
             text = told.file.text()
             known = text is not None and seeding.of_json(stored).sha256 == sha256(text)

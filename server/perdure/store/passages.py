@@ -134,6 +134,12 @@ def of_subject(tx: Session, namespace: str, type: str, subject: str) -> list[Pas
     return list(tx.exec(query))
 
 
+def any_of(reader: Reader, namespace: str, type: str, subject: str) -> bool:
+    """Return whether there is a passage of a subject."""
+    statement = "SELECT 1 FROM passage WHERE namespace = ? AND type = ? AND subject = ? LIMIT 1"
+    return reader.execute(statement, (namespace, type, subject)).fetchone() is not None
+
+
 def remove(tx: Session, namespace: str, type: str, subject: str) -> None:
     """Take the passages of a subject out of recall; their chunks stay as tombstones until the index dropped them."""
     ids = json.dumps([row.id for row in of_subject(tx, namespace, type, subject)])

@@ -55,12 +55,6 @@ def drop(tx: Session, namespace: str, file: str) -> None:
     )
 
 
-def is_searched(reader: Reader, namespace: str, file: str) -> bool:
-    """Say whether recall finds parts of a file of the workspace as such."""
-    statement = "SELECT 1 FROM passage WHERE namespace = ? AND type = 'file' AND subject = ? LIMIT 1"
-    return reader.execute(statement, (namespace, file)).fetchone() is not None
-
-
 _STANDING = "SELECT id, content, key, kind, tags, metadata, superseded_by, forgotten_at, expires_at FROM memory"
 
 
