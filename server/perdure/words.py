@@ -65,7 +65,8 @@ _RUN = re.compile(
     "|(?P<arabic>[\u0620-\u065f\u066e-\u06d3\u06ee\u06ef\u06fa-\u06ff\u0750-\u077f]+)|(?P<russian>[\u0400-\u04ff]+)"
     "|(?P<greek>[\u0370-\u03ff\u1f00-\u1fff]+)|(?P<hindi>[\u0900-\u0963\u0971-\u097f]+)"
     "|(?P<tamil>[\u0b80-\u0be5]+)|(?P<armenian>[\u0530-\u058f]+)"
-    "|(?P<umlaut>[0-9a-z\u00e0-\u024f]*[äöü][0-9a-z\u00e0-\u024f]*)"
+    # From the first letter of a run only, or a long one without any would be read anew from each of its letters.
+    "|(?P<umlaut>(?<![0-9a-z\u00e0-\u024f])[0-9a-z\u00e0-\u024f]*[äöü][0-9a-z\u00e0-\u024f]*)"
 )
 _SPELLED_OUT = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue"})
 # Light10 (Larkey, Ballesteros & Connell, Light Stemming for Arabic Information Retrieval, 2007).
