@@ -13,7 +13,7 @@ from conftest import Json, StartHttp, StartStdio, StdioClient
 from perdure.context import Item, Section, assemble
 from recalls import append, command, done, remember, running, settle
 
-TITLES = ("# Profile", "# State", "# Memories", "# Summary of thread", "# Last turns of thread")
+TITLES = ("# Profile", "# State", "# What may matter", "# Summary of thread", "# Last turns of thread")
 MARKS = re.compile(r"\[(?:[^]\\]|\\.)*\] ")
 
 
@@ -67,7 +67,7 @@ def section(text: str, title: str) -> list[str]:
 
 
 def test_the_block_has_its_parts_in_order_and_each_line_its_source_and_date(client: StdioClient) -> None:
-    text = block(client, query="Which database?", thread="garden")
+    text = block(client, query="Which database, and where is the kettle?", thread="garden")
     assert text.startswith("<perdure>\n") and text.endswith("\n</perdure>")
     assert "data, not orders" in text.splitlines()[1]
     found = [text.index(f"\n{title}") for title in TITLES]
@@ -99,7 +99,7 @@ def test_what_comes_first_stays_the_same_from_turn_to_turn(client: StdioClient) 
     before = block(client, thread="talk", query="kettle")
     append(client, "talk", "and another turn")
     after = block(client, thread="talk", query="database")
-    stable = before[: before.index("# Memories")]
+    stable = before[: before.index("# What may matter")]
     assert '"Ana"' in stable and '"on"' in stable
     assert after.startswith(stable)
 
@@ -125,7 +125,7 @@ def test_the_block_stays_within_max_chars_and_says_how_to_get_the_rest(start_std
 
 def test_a_query_has_its_place_taken_by_the_last_turns_and_without_a_thread_by_the_newest(client: StdioClient) -> None:
     append(client, "tea", "is the kettle in the left cupboard?")
-    found = section(block(client, thread="tea"), "# Memories that may matter now")
+    found = section(block(client, thread="tea"), "# What may matter now")
     assert "kettle" in found[0]
     newest = section(block(client), "# Newest memories")
     assert [line.split("] ")[1] for line in newest] == [
@@ -147,7 +147,7 @@ def test_pinned_memories_stand_once_and_in_the_order_they_were_told(start_stdio:
     remember(client, "Bo has a dog")
     text = block(client, query="Tell me about Bo: glasses, left-handed?")
     assert [line.split("] ")[1] for line in section(text, "# Profile")] == ["Bo is left-handed", "Bo wears glasses"]
-    assert [line.split("] ")[1] for line in section(text, "# Memories")] == ["Bo has a dog"]
+    assert [line.split("] ")[1] for line in section(text, "# What may matter")] == ["Bo has a dog"]
 
 
 def test_what_was_forgotten_superseded_or_has_expired_is_not_shown(start_stdio: StartStdio) -> None:

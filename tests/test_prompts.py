@@ -87,7 +87,7 @@ def test_a_summary_that_reflect_asked_for_is_taken_and_the_next_one_goes_on_from
         handed = {"role": "summary", "name": asked[1], "content": told}
         done(client, "append_history", thread="run", turns=[handed])
         text = client.call("get_context", thread="run")["content"][0]["text"]
-        assert f"[{asked[1]} user client" in text and told in text
+        assert f"[{asked[1]} agent client" in text and told in text
         append(client, "run", *(f"later {n}" for n in range(size)))
     last = prompt(client, "reflect", thread="run")
     assert "They ran on." in last and "They began" not in last and "[turn 0" not in last

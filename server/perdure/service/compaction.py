@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sqlmodel import Session
@@ -25,7 +25,7 @@ from perdure.store import Reader, episodes, reader_of, summaries
 from perdure.store.summaries import StoredSummary
 from perdure.summarizing import Said, shortened, summarize
 from perdure.tables import EpisodeRow, SummaryRow
-from perdure.types import Compacted, Episode, Principal, Summary, ThreadView, Turn
+from perdure.types import Compacted, Episode, Principal, Source, Summary, ThreadView, Turn
 
 log = logging.getLogger(__name__)
 
@@ -92,13 +92,16 @@ class Compacting(Part):
     def thread_view(self, caller: Principal, thread: str, *, limit: int = VIEW_TURNS) -> ThreadView:
         """Return a thread's summary and the turns after it word for word, the newest `limit` at most; empty if unknown.
 
-        Takes the same time however long the thread is, as long as it is folded.
+        The newest compaction.keep_turns are always among them, also those that a client's summary covers. Takes the
+        same time however long the thread is, as long as it is folded.
         """
         caller.require("history:read")
         label = checks.thread(thread) or ""
         with self._core.database.read() as tx:
             former = summaries.latest(tx, caller.namespace, label)
-            after = former.last_seq if former is not None else 0
+            keep = min(self._core.settings.compaction.keep_turns, limit)
+            verbatim = summaries.last_but(tx, caller.namespace, label, keep) or 0
+            after = min(former.last_seq, verbatim) if former is not None else 0
             shown = summaries.newest_turns(tx, caller.namespace, label, after, limit)
             total = summaries.count_after(tx, caller.namespace, label, after)
         turns = tuple(replace(turn, at=times.show(turn.at)) for turn in shown)
@@ -151,6 +154,11 @@ def waits(core: Core, reader: Reader) -> str | None:
         return "compaction.writer is model, and language_model.base_url and language_model.model are not both set"
     used, cap = summaries.spent(reader, times.day(times.now())), core.settings.language_model.daily_tokens
     least = tokens_of(INSTRUCTIONS) + _answer_tokens(core.settings.compaction.max_chars)
+    if least > cap:
+        return (
+            f"language_model.daily_tokens is {cap:,}, and one summary may take {least:,} tokens; set it to more than"
+            " that (a long thread takes more), or write summaries with `perdure compact`"
+        )
     if used + least <= cap:
         return None
     return (
@@ -173,7 +181,7 @@ def handed_in(core: Core, tx: Session, caller: Principal, thread: str, turn: Tur
         room = max(core.settings.compaction.max_chars - len(text), core.settings.compaction.max_chars // 2)
         text = f"{shortened(former.content, room)}\n{text}"
         plan = replace(plan, first=former.first_seq)
-    return _put(tx, caller, plan, text, CLIENT)
+    return _put(tx, caller, plan, text, CLIENT, from_model=True)
 
 
 def _range_of(
@@ -194,7 +202,9 @@ def _range_of(
         raise InvalidInput(f"{where}.name is {name!r}; of a summary it is the turns it covers, FIRST-LAST, like 12-40.")
     given = _Plan(thread, former, int(first), int(last))
     ends = summaries.turns(reader, namespace, thread, given.last, given.last)
-    if begin is None or given.first > given.last or not ends:
+    if given.first > given.last:
+        raise InvalidInput(f"{where}.name is {name!r}, which ends before it begins; write FIRST-LAST, like 12-40.")
+    if begin is None or not ends:
         raise InvalidInput(f"{where}.name is {name!r}, and {thread!r} has no turn {last}. list_history shows them.")
     least = former.last_seq if former is not None else 0
     after = summaries.first_after(reader, namespace, thread, least)
@@ -239,7 +249,7 @@ def _fold(
         last_seq=last,
         turns=sum(covered.values()),
         writer=made.writer,
-        trust=trust.lowest(map(trust.of_role, covered)),
+        trust=_trust(covered, from_model=made.writer != EXTRACTIVE or base is not None),
         content=made.content,
         tokens=made.tokens if not dry_run else sum(tokens_of(each) for each in _pieces(said)) * (writer == MODEL),
         note=made.note,
@@ -250,7 +260,7 @@ def _fold(
         now = summaries.latest(reader_of(tx), caller.namespace, thread)
         if (now.seq if now is not None else None) != (former.seq if former is not None else None):
             return None
-        _put(tx, caller, plan, made.content, made.writer)
+        _put(tx, caller, plan, made.content, made.writer, from_model=made.writer != EXTRACTIVE or base is not None)
     return result
 
 
@@ -366,7 +376,12 @@ def _said(turns: Sequence[Episode]) -> list[Said]:
     return told
 
 
-def _put(tx: Session, caller: Principal, plan: _Plan, content: str, writer: str) -> int:
+def _trust(roles: Iterable[str | None], *, from_model: bool) -> Source:
+    """Return whose word a summary is: the lowest of its turns', and of what a model put in its words an agent's."""
+    return trust.lowest([*map(trust.of_role, roles), *(["agent"] if from_model else [])])
+
+
+def _put(tx: Session, caller: Principal, plan: _Plan, content: str, writer: str, *, from_model: bool) -> int:
     reader, now = reader_of(tx), times.now()
     covered = summaries.roles(reader, caller.namespace, plan.thread, plan.first, plan.last)
     episode = EpisodeRow(
@@ -388,7 +403,7 @@ def _put(tx: Session, caller: Principal, plan: _Plan, content: str, writer: str)
         turns=sum(covered.values()),
         content=content,
         writer=writer,
-        trust=trust.lowest(map(trust.of_role, covered)),
+        trust=_trust(covered, from_model=from_model),
         at=now,
     )
     summaries.put(tx, row)

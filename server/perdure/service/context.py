@@ -17,7 +17,7 @@ from perdure.service.memories import UNSAID_KIND
 from perdure.service.recall import Recalling
 from perdure.service.state import State
 from perdure.store import context as told
-from perdure.store import episodes, summaries
+from perdure.store import episodes, passages, summaries
 from perdure.types import (
     MAX_LIMIT,
     MAX_QUERY,
@@ -36,12 +36,15 @@ from perdure.types import (
 
 T = TypeVar("T")
 
+NOTHING_STORED = "nothing is stored yet"
+NOTHING_FITS = "nothing of what is stored is about this; list_history shows what was said"
+
 PINNED = "pinned"  # the tag
 PROFILE, TASK = "profile.", "task."  # prefixes of keys of the live state
 STATE_TRUST: Source = "agent"  # set_state names no source, so it is an agent's word
 MIN_CONTEXT = 500  # below, hardly a line fits between the fence and what is said of it
 MOST_PINNED = 200
-MOST_MEMORIES = 10  # as recall shows: what ranks lower seldom answers
+MOST_RELATED, MOST_TURNS = 10, 5  # memories as recall shows, since what ranks lower seldom answers; and turns
 MOST_NEWEST = 40  # shown where nothing is asked for
 TURNS_ASKED = 3  # the last of a thread, which stand for a question
 ASKED_CHARS = 600  # of them, about what the model embeds at once
@@ -77,10 +80,12 @@ class Contexts(Recalling, State, Compacting):
             asked = asked[:MAX_QUERY]
         view = self._viewed(caller, label, gathered) if label else None
         pinned = self._known(caller, gathered)
-        self._related(caller, asked or (_said_last(view) if view and view.turns else ""), pinned, gathered)
+        self._related(caller, asked or (_said_last(view) if view and view.turns else ""), pinned, view, gathered)
         if label and view is not None:
             gathered.conversation(label, view)
-        return gathered.block(max_chars)
+        with self._core.database.read() as tx:
+            nothing = passages.why_nothing(tx, caller.namespace)
+        return gathered.block(max_chars, NOTHING_FITS if nothing is None else NOTHING_STORED)
 
     def get_thread(self, caller: Principal, thread: str, *, max_chars: int = MAX_RESULT) -> ContextBlock:
         """Return the summary and the last turns of a thread, as get_context shows them. Raises NotFound."""
@@ -170,8 +175,10 @@ class Contexts(Recalling, State, Compacting):
         with self._core.database.read() as tx:
             return told.tagged(tx, caller.namespace, PINNED, times.now(), MOST_PINNED)
 
-    def _related(self, caller: Principal, asked: str, pinned: frozenset[str], gathered: _Gathered) -> None:
-        """Gather the memories for what is asked, or the newest, without those that stand under the profile."""
+    def _related(
+        self, caller: Principal, asked: str, pinned: frozenset[str], view: ThreadView | None, gathered: _Gathered
+    ) -> None:
+        """Gather memories and turns for what is asked, or the newest memories, without what stands elsewhere."""
         if not asked:
             found = gathered.attempt("the memories", lambda: self._newest(caller)) or []
             # One with a key is the value of a subject, which is of use longer than a note.
@@ -179,13 +186,14 @@ class Contexts(Recalling, State, Compacting):
             lines = [gathered.statement(each) for each in found if each.id not in pinned]
             gathered.add("memories", "Newest memories", lines, "recall")
             return
-        limit = MOST_MEMORIES + min(len(pinned), MAX_LIMIT - MOST_MEMORIES)
-        answer = self.recall(caller, asked, Asking(limit=limit, max_chars=MAX_RESULT, include=("memories",)))
+        elsewhere = {*pinned, *(f"turn_{turn.seq}" for turn in (view.turns if view else ()))}
+        limit = min(2 * MOST_RELATED + len(elsewhere), MAX_LIMIT)
+        answer = self.recall(caller, asked, Asking(limit=limit, max_chars=MAX_RESULT, include=("memories", "history")))
         gathered.degraded += [each for each in answer.degraded if each not in gathered.degraded]
         if answer.pending:
             gathered.notes.append(f"pending: {answer.pending} stored but not indexed yet")
-        hits = [hit for hit in answer.hits if hit.id not in pinned][:MOST_MEMORIES]
-        gathered.add("memories", "Memories that may matter now", [gathered.hit(hit) for hit in hits], "recall")
+        hits = _most_of_each([hit for hit in answer.hits if hit.id not in elsewhere])
+        gathered.add("memories", "What may matter now", [gathered.hit(hit) for hit in hits], "recall")
 
     def _newest(self, caller: Principal) -> list[told.Told]:
         with self._core.database.read() as tx:
@@ -237,7 +245,8 @@ class _Gathered:
     def hit(self, hit: Hit) -> Item:
         later = [str(hit.part)] if hit.part else []
         later += [f"superseded_by={hit.superseded_by}"] if hit.superseded_by else []
-        marks = (*_marks(hit.id, hit.source or "", hit.at, hit.kind, hit.key), *later)
+        where = [each for each in (hit.author, f"thread {hit.thread}") if each] if hit.type == "turn" else []
+        marks = (*_marks(hit.id, hit.source or "agent", hit.at, hit.kind, hit.key), *where, *later)
         return Item(marks, hit.content, f"{self.prefix}recall")
 
     def summary(self, summary: Summary, whole: str) -> Item:
@@ -250,16 +259,27 @@ class _Gathered:
         marks = (str(turn.seq), who, source if source != turn.role else "", short_time(turn.at))
         return Item(marks, turn.content or "", f"{self.prefix}{whole}")
 
-    def block(self, max_chars: int) -> ContextBlock:
+    def block(self, max_chars: int, nothing: str = NOTHING_STORED) -> ContextBlock:
         held = sum(len(section.items) for section in self.sections)
         weaker = [f"degraded: {'; '.join(self.degraded)}"] if self.degraded else []
-        notes = [*weaker, *self.notes, *([] if held else ["nothing is stored yet"])]
+        notes = [*weaker, *self.notes, *([] if held else [nothing])]
         return ContextBlock(context.assemble(self.sections, notes, max_chars, TAKING), held, tuple(self.degraded))
 
 
 def _marks(id: str, source: str, at: str, kind: str | None, key: str | None) -> tuple[str, ...]:
     named = (kind if kind not in (None, UNSAID_KIND) else "", f"key={key}" if key else "")
     return (id, source, times.day(at), *(each for each in named if each))
+
+
+def _most_of_each(hits: Sequence[Hit]) -> list[Hit]:
+    """Return the best memories and the best turns, in the order they rank: turns are many and would leave no room."""
+    left = {"memory": MOST_RELATED, "turn": MOST_TURNS}
+    shown: list[Hit] = []
+    for hit in hits:
+        if left[hit.type]:
+            left[hit.type] -= 1
+            shown.append(hit)
+    return shown
 
 
 def _any_of(view: ThreadView) -> bool:
