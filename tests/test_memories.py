@@ -6,7 +6,7 @@ import itertools
 import sqlite3
 from pathlib import Path
 
-from conftest import Json, StartStdio, StdioClient
+from conftest import Json, StartStdio, StdioClient, environment, run
 
 
 def hits(client: StdioClient, query: str, **arguments: object) -> list[Json]:
@@ -137,6 +137,29 @@ def test_an_expired_memory_is_not_recalled(client: StdioClient) -> None:
     remember(client, "The visitor badge is 12", expires_at="2020-01-01", at="2019-12-01")
     assert hits(client, "visitor badge") == []
     assert texts(client, "visitor badge", as_of="2019-12-15") == ["The visitor badge is 12"]
+
+
+def test_a_receipt_of_what_has_expired_already_says_so_and_does_not_claim_that_it_is_found(
+    start_stdio: StartStdio, tmp_path: Path
+) -> None:
+    client = start_stdio()
+    client.initialize()
+    said = "It has expired already (2020-01-01T00:00:00+00:00), so recall without as_of does not show it."
+    told = {"content": "The visitor badge is 12", "expires_at": "2020-01-01", "idempotency_key": "badge"}
+    for _ in range(2):  # the first time, and when it is sent again
+        answer = client.call("remember", **told)
+        assert answer["structuredContent"]["note"] == said
+        assert said in answer["content"][0]["text"] and "finds it" not in answer["content"][0]["text"]
+    valid = client.call("remember", content="The visitor badge is 13", expires_at="2900-01-01")
+    again = client.call("remember", content="The visitor badge is 13", expires_at="2020-01-01")
+    for answer in (valid, again):  # what lasts longer by an earlier statement lasts
+        assert "note" not in answer["structuredContent"]
+
+    words = ["remember", "The visitor badge is 14", "--expires-at", "2020-01-01"]
+    ran = run(*words, env=environment(tmp_path / "data"))
+    assert said in ran.stderr and "Found" not in ran.stderr
+    ran = run("pin", ran.stdout.strip(), env=environment(tmp_path / "data"))
+    assert "is pinned." in ran.stdout and "It has expired, so no context shows it." in ran.stderr
 
 
 def test_empty_is_explained(client: StdioClient) -> None:

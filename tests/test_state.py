@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 import tomllib
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -172,6 +173,8 @@ def test_state_outlives_its_server(start_stdio: StartStdio) -> None:
 
 # --- schemas
 
+SLOW = "^(a|a)*$"
+
 SCHEMAS = {
     "task.": {
         "type": "object",
@@ -181,6 +184,17 @@ SCHEMAS = {
     },
     "task.free.": {},
     "profile.born": {"type": "string", "format": "date"},
+    # Each takes twice as long for a letter more.
+    "slow.": {
+        "properties": {"step": {"pattern": SLOW}, "steps": {"items": {"anyOf": [{"pattern": SLOW}]}}},
+        "patternProperties": {"^x-": {"type": "integer"}, "^y(a|a)*$": {}},
+        "additionalProperties": False,
+    },
+    "dated.": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "items": {"$ref": "#"},
+        "pattern": r"^\p{L}(\w|\w)*$",
+    },
 }
 
 
@@ -201,6 +215,10 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Generator[StdioClient]:
         ("task.a", {"step": "plan", "notes": ["ok", 7]}, "value.notes[1] does not fit: 7 is not of type 'string'"),
         ("task.a", {"step": "plan", "notes": ["x" * 5_000]}, 'which does not fit {"maxLength": 20}'),
         ("profile.born", "in May", "'in May' is not a 'date'"),
+        ("slow.a", {"step": "b"}, "value.step does not fit: 'b' does not match '^(a|a)*$'"),
+        ("slow.a", {"x-1": "one"}, "value.x-1 does not fit: 'one' is not of type 'integer'"),
+        ("slow.a", {"x-1": 1, "z": 2}, "'z' was unexpected"),
+        ("dated.a", ["7"], "value[0] does not fit: '7' does not match"),
     ],
 )
 def test_a_value_that_its_schema_refuses_is_not_set_and_the_refusal_says_where_and_why(
@@ -210,6 +228,32 @@ def test_a_value_that_its_schema_refuses_is_not_set_and_the_refusal_says_where_a
 
     assert said in message and "[state] schemas" in message and len(message) < 700
     assert values(strict, key=key) == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("slow.b", {"step": "a" * 40 + "!"}),
+        ("slow.b", {"steps": ["a" * n + "!" for n in range(20, 40)]}),  # together, too
+        ("slow.b", {"y" + "a" * 40 + "!": 1}),
+        ("dated.b", [["ä" * 40 + "!"]]),
+    ],
+)
+def test_a_value_whose_check_against_a_pattern_takes_too_long_is_refused(
+    strict: StdioClient, key: str, value: object
+) -> None:
+    began = time.monotonic()
+
+    message = refused(strict, key=key, value=value)
+
+    assert "was not set: it could not be checked in 1 s" in message and "[state] schemas" in message
+    assert time.monotonic() - began < DEADLINE_S / 2
+    assert values(strict, key=key) == {}
+
+
+def test_patterns_that_are_matched_in_time_let_a_value_in(strict: StdioClient) -> None:
+    assert put(strict, "slow.c", value={"step": "aaa", "x-1": 1, "ya": 0})["version"] == 1
+    assert put(strict, "dated.c", value=["émile"])["version"] == 1
 
 
 def test_the_longest_prefix_of_a_key_decides_and_other_keys_and_deletions_are_free(strict: StdioClient) -> None:
@@ -228,6 +272,10 @@ def test_the_longest_prefix_of_a_key_decides_and_other_keys_and_deletions_are_fr
         ({"properties": {"a": {"$ref": "#/$defs/missing"}}}, "leads nowhere"),
         ({"$ref": "#"}, "refers to itself without end"),
         ({"pattern": "("}, "'(' is not a 'regex'"),
+        ({"items": {"pattern": "(?<=a+)["}}, "is not a 'regex'"),
+        ({"patternProperties": {"(": {}}}, "'(' is not a 'regex'"),
+        ({"patternProperties": {"a": {}}, "unevaluatedProperties": False}, "patternProperties beside unevaluatedProp"),
+        ({"items": {"$schema": "http://json-schema.org/draft-07/schema#"}}, "$schema stands in a part of it"),
     ],
 )
 def test_a_wrong_schema_stops_the_start_and_names_the_setting(schema: Json, said: str) -> None:

@@ -413,6 +413,47 @@ def test_a_tidying_that_is_killed_goes_on_and_archives_each_memory_once(store: S
         assert database.execute(query).fetchone() == (380, 380)
 
 
+def test_what_a_killed_tidying_and_the_next_one_archived_comes_back_with_the_line_that_is_printed(store: Store) -> None:
+    store.fill("resumed", [old(f"resumed note {n}", 40 + n / 100, thread="pile") for n in range(460)])
+    policy = {"PERDURE_TIDY__ARCHIVE_AFTER_DAYS": "30", "PERDURE_TIDY__MAX_MEMORIES": "3"}
+    words = [PERDURE, "--namespace", "resumed", "tidy"]
+    for least in (0, 100):  # two that are killed, one after the other
+        with subprocess.Popen(words, env=environment(store.data_dir, **policy), stdout=subprocess.DEVNULL) as process:
+            deadline = time.monotonic() + DEADLINE_S
+            while len(store.archived("resumed")) <= least and process.poll() is None:
+                assert time.monotonic() < deadline
+            process.kill()
+    begun = len(store.archived("resumed"))
+    assert begun >= 46  # a digest, at least, and what it tells
+
+    status, printed, remarks = store.run(*words[1:], **policy)
+
+    assert status == 0
+    assert f"Archived {len(printed.splitlines())}, and {begun} before that" in remarks
+    (undo,) = re.findall("To undo it: perdure (unarchive --tidy .+)", remarks)
+    assert store.run("--namespace", "resumed", *undo.split())[0] == 0
+    assert store.archived("resumed") == []
+    with closing(sqlite3.connect(store.data_dir / "perdure.db")) as database:
+        query = "SELECT count(*) FROM memory WHERE namespace = 'resumed' AND forgotten_at IS NULL"
+        assert database.execute(query).fetchone() == (460,)
+        # Whatever time a tidying goes by, history tells when it was.
+        query = "SELECT count(DISTINCT at) FROM episode WHERE namespace = 'resumed' AND kind = 'archive'"
+        assert database.execute(query).fetchone()[0] > 1
+    later = store.tidy("resumed", archive_after_days=30, max_memories=3)
+    assert later.at != undo.split()[-1] and later.before == 0
+
+
+def test_a_tidying_that_was_killed_when_all_was_done_is_still_undone(store: Store) -> None:
+    store.fill("ended", [old(f"ended note {n}", 1 + n) for n in range(4)])
+    at = store.tidy("ended", max_memories=1).at
+    (store.data_dir / "tidy-ended.begun").write_text(at)
+
+    remarks = store.run("--namespace", "ended", "tidy", PERDURE_TIDY__MAX_MEMORIES="1")[2]
+
+    assert f"To undo it: perdure unarchive --tidy {at}\n" in remarks
+    assert len(store.unarchive(namespace="ended", tidy=at).ids) == 3
+
+
 def test_a_server_tidies_by_itself_once_a_policy_is_set(tmp_path: Path) -> None:
     command(tmp_path, "import", "-", stdin=export_of([old(f"note {n} of the pile", 1 + n) for n in range(6)]))
     with running(tmp_path, PERDURE_TIDY__MAX_MEMORIES="2") as client:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.errors import InvalidInput
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 Json = Any  # what json.loads gives
 Schemas = Mapping[str, Mapping[str, Json]]
 
+LIMIT_S = 1.0  # of processor time for the patterns that one value is matched against: some take longer than years
 SHOWN = 200  # characters of a value, or of what was expected, in a refusal
 SAMPLES: tuple[Json, ...] = (None, True, 0, "", [], {})  # a schema that refers to itself alone fails with any
 
@@ -31,10 +33,13 @@ def check_schemas(schemas: Schemas) -> None:
 
         validator = _validator(schema)
         try:
-            validator.check_schema(cast("Any", schema))  # Any: the library's type of a schema is its own
+            _check_schema(validator, schema)
+            _refuse_unlimited(setting, schema)
             registry: Registry[Any] = Registry()  # Any: schemas
             resolver = registry.resolver_with_root(DRAFT202012.create_resource(cast("Any", schema)))
-            for reference in _references(schema):
+            for name, reference in _named(schema):
+                if name not in ("$ref", "$dynamicRef", "$recursiveRef") or not isinstance(reference, str):
+                    continue
                 if not reference.startswith("#"):
                     raise InvalidInput(
                         f"{setting}: $ref {reference!r} leads out of the schema, and nothing is fetched. Copy what it"
@@ -42,7 +47,11 @@ def check_schemas(schemas: Schemas) -> None:
                     )
                 resolver.lookup(reference)
             for sample in SAMPLES:
-                validator.is_valid(sample)
+                _validator(schema).is_valid(sample)
+        except _TooLong as exc:
+            raise InvalidInput(
+                f"{setting}: the pattern {_cut(repr(exc.pattern))} takes too long. Simplify it."
+            ) from exc
         except SchemaError as exc:
             where = "".join(f"{part}: " for part in exc.absolute_path)
             raise InvalidInput(f"{setting} is no JSON Schema: {where}{_cut(exc.message)}.") from exc
@@ -59,7 +68,14 @@ def check(schemas: Schemas, key: str, value: Json) -> None:
         return
     from jsonschema.exceptions import best_match  # pyright: ignore[reportUnknownVariableType] its stub is not whole
 
-    error = cast("ValidationError | None", best_match(_validator(schemas[prefix]).iter_errors(value)))
+    try:
+        error = cast("ValidationError | None", best_match(_validator(schemas[prefix]).iter_errors(value)))
+    except _TooLong as exc:
+        raise InvalidInput(
+            f"{key!r} was not set: it could not be checked in {LIMIT_S:g} s against the pattern"
+            f" {_cut(repr(exc.pattern))}. Send a shorter text, or simplify that pattern in the schema of {prefix!r}"
+            " ([state] schemas in the settings)."
+        ) from exc
     if error is not None:
         raise InvalidInput(
             f"{key!r} was not set: {_where(error)} {_expected(error)}. Send what the schema of {prefix!r} ([state]"
@@ -68,28 +84,119 @@ def check(schemas: Schemas, key: str, value: Json) -> None:
 
 
 def _validator(schema: Mapping[str, Json]) -> Validator:
+    """Return what checks one value, whose time begins now."""
+    from jsonschema import validators
     from jsonschema.validators import Draft202012Validator, validator_for
     from referencing import Registry
 
-    kind = validator_for(cast("Any", schema), default=Draft202012Validator)  # Any: as above
+    kind = validator_for(cast("Any", schema), default=Draft202012Validator)  # Any: the library's type is its own
+    limited = cast("Any", validators).extend(kind, _Patterns(kind.VALIDATORS["additionalProperties"]).keywords())
+    # For a schema that names its draft the library would take its own class again, which knows no limit.
+    schema = {name: part for name, part in schema.items() if name != "$schema"}
     # An empty registry: the default one would fetch what a $ref names.
-    return kind(cast("Any", schema), registry=Registry(), format_checker=kind.FORMAT_CHECKER)
+    none: Registry[Any] = Registry()  # Any: schemas
+    return limited(schema, registry=none, format_checker=kind.FORMAT_CHECKER)
 
 
-def _references(schema: Json) -> list[str]:
-    found: list[str] = []
+class _TooLong(Exception):
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+
+
+class _Patterns:
+    """The keywords of JSON Schema that match patterns, in a limited time: the library's own could go on for ever."""
+
+    def __init__(self, additional: Callable[..., Any]) -> None:  # Any: as the library calls its keywords
+        self._additional = additional
+        self._until = time.thread_time() + LIMIT_S
+
+    def keywords(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "pattern": self.pattern,
+            "patternProperties": self.properties,
+            "additionalProperties": self.additional_properties,
+        }
+
+    def _matches(self, pattern: str, text: str) -> bool:
+        import regex
+
+        left = self._until - time.thread_time()
+        if left <= 0:
+            raise _TooLong(pattern)
+        try:
+            # Concurrent: others run meanwhile.
+            return regex.search(pattern, text, timeout=left, concurrent=True) is not None
+        except TimeoutError as exc:
+            raise _TooLong(pattern) from exc
+        except regex.error as exc:  # where a $ref leads to what is no part of the schema
+            raise InvalidInput(
+                f"The pattern {_cut(repr(pattern))} in [state] schemas in the settings is none: {exc}. Correct it."
+            ) from exc
+
+    def pattern(self, validator: Any, pattern: str, value: Json, schema: Json) -> Generator[ValidationError]:
+        from jsonschema.exceptions import ValidationError
+
+        if isinstance(value, str) and not self._matches(pattern, value):
+            yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+    def properties(self, validator: Any, patterns: Json, value: Json, schema: Json) -> Generator[ValidationError]:
+        for pattern, part in patterns.items() if isinstance(value, dict) else ():
+            for name, each in cast("dict[str, Json]", value).items():
+                if self._matches(pattern, name):
+                    yield from validator.descend(each, part, path=name, schema_path=pattern)
+
+    def additional_properties(
+        self, validator: Any, rule: Json, value: Json, schema: Json
+    ) -> Generator[ValidationError]:
+        """Hand the library's own what no pattern matches."""
+        patterns = schema.get("patternProperties", {})
+        if patterns and isinstance(value, dict):
+            of_value = cast("dict[str, Json]", value).items()
+            value = {name: each for name, each in of_value if not any(self._matches(p, name) for p in patterns)}
+            schema = {name: part for name, part in schema.items() if name != "patternProperties"}
+        yield from self._additional(validator, rule, value, schema)
+
+
+def _check_schema(validator: Validator, schema: Mapping[str, Json]) -> None:
+    """Raise SchemaError for what is no JSON Schema, or has a pattern that cannot be matched here."""
+    import regex
+    from jsonschema import FormatChecker
+
+    formats = FormatChecker(())
+
+    @formats.checks("regex", raises=regex.error)
+    def compiles(pattern: Json) -> bool:  # pyright: ignore[reportUnusedFunction] the library calls it
+        if isinstance(pattern, str):
+            regex.compile(pattern)
+        return True
+
+    cast("Any", validator).check_schema(schema, format_checker=formats)  # Any: the library's type lacks it
+
+
+def _refuse_unlimited(setting: str, schema: Mapping[str, Json]) -> None:
+    """Raise InvalidInput for what the library would match by itself, without a limit."""
+    names = {name for name, _ in _named(schema)}
+    if {"patternProperties", "unevaluatedProperties"} <= names:
+        raise InvalidInput(
+            f"{setting} has patternProperties beside unevaluatedProperties, which cannot be checked in limited time."
+            " Use additionalProperties."
+        )
+    if any(name == "$schema" and isinstance(part, str) for each in schema.values() for name, part in _named(each)):
+        raise InvalidInput(f"{setting}: $schema stands in a part of it. Let it stand at the top only.")
+
+
+def _named(schema: Json) -> Generator[tuple[str, Json]]:
+    """Yield what stands under a name anywhere in it, with the name."""
     match schema:
         case dict():
             for name, part in cast("dict[str, Json]", schema).items():
-                if name in ("$ref", "$dynamicRef", "$recursiveRef") and isinstance(part, str):
-                    found.append(part)
-                found += _references(part)
+                yield name, part
+                yield from _named(part)
         case list():
             for part in cast("list[Json]", schema):
-                found += _references(part)
+                yield from _named(part)
         case _:
             pass
-    return found
 
 
 def _where(error: ValidationError) -> str:

@@ -99,6 +99,10 @@ class Plan:
     expired: int = 0
     unmet: int = 0
 
+    @property
+    def archives(self) -> bool:
+        return bool(self.alone or self.folds or self.surplus)
+
 
 def plan(memories: Sequence[Kept], near: Iterable[Near], policy: TidySettings, now: str) -> Plan:
     """Return what the policy asks for. What is pinned stays, always.

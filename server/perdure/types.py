@@ -102,7 +102,8 @@ class Similar:
 class Receipt:
     """The answer of remember: given only after the commit is on disk. `note` says what is odd about a receipt.
 
-    `indexed` is False while the embedding is pending; the memory is found by words at once all the same.
+    `indexed` is False while the embedding is pending; the memory is found by words at once all the same, unless it had
+    `expired` before it was stored.
     """
 
     id: str
@@ -111,6 +112,7 @@ class Receipt:
     superseded: tuple[str, ...] = ()
     similar: tuple[Similar, ...] = ()
     indexed: bool = False
+    expired: bool = False
     note: str | None = None
 
 
@@ -137,11 +139,12 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """The answer of pin and unpin; `changed` is False if it was so already."""
+    """The answer of pin and unpin; `changed` is False if it was so already. `note` says why a pin has no effect."""
 
     id: str
     pinned: bool
     changed: bool
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,11 @@ class TidiedMemory:
 
 @dataclass(frozen=True, slots=True)
 class Tidied:
-    """What a tidying did, or would do; `at` undoes it. `expired` counts what has expired and was left where it is."""
+    """What a tidying did, or would do; `at` undoes it. `expired` counts what has expired and was left where it is.
+
+    One that goes on with a tidying that was killed takes over its time as `at`; `before` counts what is in the archive
+    from that one.
+    """
 
     at: str
     dry_run: bool
@@ -165,6 +172,7 @@ class Tidied:
     digests: tuple[str, ...]
     expired: int
     notes: tuple[str, ...] = ()
+    before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -620,6 +628,9 @@ class Imported:
     kept: tuple[str, ...] = ()
 
 
+ARCHIVED = "archived"  # why a line differs
+
+
 @dataclass(frozen=True, slots=True)
 class Differs:
     """A line of a file whose memory was changed since, though the line was not: neither is taken to be right."""
@@ -633,18 +644,24 @@ class Differs:
 class SeededFile:
     """What reading one file of notes, or writing it back, did; counts are of statements.
 
-    `left_out` are parts that became no memory, each with its line and the reason; `problem` says why nothing was done.
+    `moved` came from another file, `back` are those that were forgotten and are there again. `left_out` are parts that
+    became no memory, each with its line and the reason; `masked` are lines with a credential that their memory does not
+    hold; `problem` says why nothing was done. `read_at` is when the file was read as it is, if that was before.
     `diff` is what writing back changed in the file, or would change.
     """
 
     file: str
     added: int = 0
+    moved: int = 0
+    back: int = 0
     superseded: int = 0
     forgotten: int = 0
     unchanged: int = 0
     differs: tuple[Differs, ...] = ()
     left_out: tuple[str, ...] = ()
+    masked: tuple[int, ...] = ()
     problem: str | None = None
+    read_at: str | None = None
     diff: str | None = None
 
 

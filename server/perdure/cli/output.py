@@ -85,7 +85,7 @@ def show_receipt(receipt: Receipt) -> None:
         note(f"Supersedes {former}.")
     for near in receipt.similar:
         note(f"Similar ({near.score:.2f}): {near.id} {visible(near.content)}")
-    if not receipt.indexed:
+    if not receipt.indexed and not receipt.expired:
         note("Kept. Found by words now, and by meaning as soon as it is embedded.")
 
 

@@ -78,8 +78,9 @@ def _show_tidied(done: Tidied) -> None:
         note(remark)
     if done.expired:
         note(f"Expired, and shown by no recall: {done.expired}.")
-    note(f"{'Would archive' if done.dry_run else 'Archived'} {len(done.archived)}.")
-    if done.archived and not done.dry_run:
+    before = f", and {done.before} before that, in a tidying that was killed" if done.before else ""
+    note(f"{'Would archive' if done.dry_run else 'Archived'} {len(done.archived)}{before}.")
+    if (done.archived or done.before) and not done.dry_run:
         note(f"To undo it: perdure unarchive --tidy {done.at}")
 
 

@@ -74,7 +74,8 @@ def receipt(found: Receipt) -> Answer:
         lines.append(f"Superseded: {', '.join(found.superseded)}.")
     lines += [f"Similar: [{s.id}] {visible(s.content[:SIMILAR_CHARS])}" for s in found.similar]
     if not found.indexed:
-        lines.append("Indexing is pending; recall finds it by its words already.")
+        found_by = "" if found.expired else "; recall finds it by its words already"
+        lines.append(f"Indexing is pending{found_by}.")
     return _noted("\n".join(lines), structured, found.note)
 
 

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 RECOVERABLE_DAYS = 30
 BACK_AGAIN = "It was archived, and is back since it was stated again."
+EXPIRED = "It has expired already ({}), so recall without as_of does not show it."
 UNSAID_KIND = "note"  # of a memory whose caller named none
 SIMILAR_AT_LEAST = 0.92  # cosine of bge-small between restatements; unrelated short notes stay below 0.75
 SIMILAR_AT_MOST = 3
@@ -85,7 +86,10 @@ class Memories(Part):
         request = (content, key, kind, list(tags), thread, source, at, expires_at, supersedes, details)
         once = Once(caller.namespace, idempotency_key, "remember", *request)
         receipt = self._written(row, once, supersedes)
-        return replace(receipt, note=redaction.note(receipt.note))
+        said = [receipt.note] if receipt.note else []
+        if receipt.expired and row.expires_at is not None:
+            said.append(EXPIRED.format(times.show(row.expires_at)))
+        return replace(receipt, note=redaction.note(" ".join(said) or None))
 
     def _written(self, row: MemoryRow, once: Once, supersedes: str | None) -> Receipt:
         pieces = chunking.split(row.content)
@@ -132,7 +136,8 @@ class Memories(Part):
         replaced = list({old.id: old for old in (*named, *holders, *then)}.values())
         _supersede(tx, replaced, row, row.at)
         chunks = passages.add(tx, [passage_of(row, pieces)])[0]
-        return Receipt(id=row.id, created=True, superseded=tuple(old.id for old in replaced)), chunks
+        expired = row.expires_at is not None and row.expires_at <= row.recorded_at
+        return Receipt(row.id, created=True, superseded=tuple(old.id for old in replaced), expired=expired), chunks
 
     def _again(self, tx: Session, same: MemoryRow, row: MemoryRow, replaced: list[MemoryRow]) -> Receipt:
         """Note that a memory was stated again: it gains what is new of it, and lasts as long as any statement of it."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from sqlmodel import Session
 
-from perdure import chunking, tidying, trust
-from perdure.errors import Conflict, InvalidInput, NotFound, PerdureError, Refused
+from perdure import chunking, disk, tidying, trust
+from perdure.errors import Conflict, InvalidInput, NotFound, PerdureError, Refused, Unavailable
 from perdure.lease import Lease
 from perdure.privacy import without_private
 from perdure.service import checks, times
@@ -30,8 +30,10 @@ log = logging.getLogger(__name__)
 Write = Callable[[], AbstractContextManager[Session]]
 
 BATCH = 100  # memories that one transaction archives: others may write in between
+NO_LIMIT = -1  # as SQLite says it
 READ_CHARS = 2_000  # of a memory, for its digest
 SHOWN_CHARS = 80
+EXPIRED = "It has expired, so no context shows it."
 SOON_S, LOOK_S = 3.0, 3600.0  # after the start of a server, and from then on
 DAY_S = 24 * 3600.0
 
@@ -100,7 +102,8 @@ class Tidying(Part):
             if changed:
                 memories.add_tags(tx, row, (PINNED,))
                 episodes.append(tx, [episode_about(row, "pin", caller.agent, times.now(), None)])
-        return Pinned(id, pinned=True, changed=changed)
+            gone = row.expires_at is not None and row.expires_at <= times.now()
+        return Pinned(id, pinned=True, changed=changed, note=EXPIRED if gone else None)
 
     def unpin(self, caller: Principal, id: str) -> Pinned:
         """Take the tag away. Raises NotFound."""
@@ -116,7 +119,8 @@ class Tidying(Part):
     def tidy(self, caller: Principal, *, dry_run: bool = False) -> Tidied:
         """Archive what the policies of [tidy] ask for, in small transactions, or only say what that would be.
 
-        Killed in between, it goes on with the next call. Raises Conflict while another process tidies.
+        Killed in between, it goes on with the next call, which takes over its time, so that one undo brings back what
+        both archived. Raises Conflict while another process tidies.
         """
         caller.require("memory:write")
         if dry_run:
@@ -139,11 +143,21 @@ class Tidying(Part):
             notes.append(
                 f"max_memories is exceeded by {plan.unmet}: what is left is pinned, or a digest of this tidying."
             )
-        work = _Work(self._core.database.write, caller, {memory.id: memory for memory in kept}, now)
-        done, digests = self._would(caller.namespace, plan) if dry_run else work.run(plan)
-        if digests and not dry_run:
+        if dry_run:
+            done, digests = self._would(caller.namespace, plan)
+            return Tidied(times.show(now), dry_run, tuple(done), tuple(digests), plan.expired, tuple(notes))
+        begun = _Begun(self._core.settings.data_dir / f"tidy-{caller.namespace}.begun")
+        stamp = begun.take_over() or now
+        with self._core.database.read() as tx:
+            before = len(archived.archived_at(tx, caller.namespace, stamp, NO_LIMIT))
+        if plan.archives:
+            begun.mark(stamp)
+        work = _Work(self._core.database.write, caller, {memory.id: memory for memory in kept}, now, stamp)
+        done, digests = work.run(plan)
+        begun.end()
+        if digests:
             self._core.indexer.wake()
-        return Tidied(times.show(now), dry_run, tuple(done), tuple(digests), plan.expired, tuple(notes))
+        return Tidied(times.show(stamp), dry_run, tuple(done), tuple(digests), plan.expired, tuple(notes), before)
 
     def _pairs(self, namespace: str, now: str, notes: list[str]) -> list[Near]:
         """Return the pairs that may be merged by what they say."""
@@ -200,18 +214,46 @@ class Tidying(Part):
             except PerdureError as exc:
                 log.warning("memory was not tidied: %s", exc)
                 continue
-            if done.archived:
-                log.warning("%d memories were archived; perdure unarchive --tidy %s", len(done.archived), done.at)
+            if done.archived or done.before:
+                count = len(done.archived) + done.before
+                log.warning("%d memories were archived; perdure unarchive --tidy %s", count, done.at)
 
     def _lease_path(self, namespace: str) -> Path:
         return self._core.settings.data_dir / f"tidy-{namespace}.lock"
 
 
-class _Work:
-    """Doing what was planned, unless a memory has changed meanwhile."""
+class _Begun:
+    """The time a tidying goes by, on disk until it has ended: whoever goes on with one that was killed finds it."""
 
-    def __init__(self, write: Write, caller: Principal, kept: dict[str, Kept], now: str) -> None:
-        self._write, self._caller, self._kept, self._now = write, caller, kept, now
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def take_over(self) -> str | None:
+        try:
+            return times.parse(self._path.read_text(), "at")
+        except (FileNotFoundError, ValueError, InvalidInput):
+            return None  # none is unfinished, or it was killed before it archived anything
+
+    def mark(self, at: str) -> None:
+        """Keep the time; on disk when this returns, since what goes by it will be too. Raises Unavailable."""
+        try:
+            with self._path.open("w") as file:
+                file.write(at)
+                file.flush()
+                disk.sync(file.fileno())
+            disk.sync_folder(self._path.parent)
+        except OSError as exc:
+            raise Unavailable(f"Nothing was archived: {self._path} cannot be written ({exc.strerror}).") from exc
+
+    def end(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+class _Work:
+    """Doing what was planned, unless a memory has changed meanwhile. `stamp` is the time that undoes it."""
+
+    def __init__(self, write: Write, caller: Principal, kept: dict[str, Kept], now: str, stamp: str) -> None:
+        self._write, self._caller, self._kept, self._now, self._stamp = write, caller, kept, now, stamp
         self._done: list[TidiedMemory] = []
         self._digests: list[str] = []
 
@@ -268,7 +310,7 @@ class _Work:
             fingerprint=checks.fingerprint(content, None),
             kind="note",
             tags=json.dumps([DIGEST]),
-            details=json.dumps({archived.TIDIED_AT: times.show(self._now), "archived": ids}),
+            details=json.dumps({archived.TIDIED_AT: times.show(self._stamp), "archived": ids}),
             thread=threads.pop() if len(threads) == 1 else None,
             source=trust.lowest(each.trust for each in said),
             agent=self._caller.agent,
@@ -288,12 +330,12 @@ class _Work:
         return row is not None and row.superseded_by is None and not memories.is_hidden(row)
 
     def _put_away(self, tx: Session, row: MemoryRow, rule: str, why: str, digest: str | None = None) -> TidiedMemory:
-        _put_away(tx, row, self._caller.agent, self._now, f"tidy: {why}")
+        _put_away(tx, row, self._caller.agent, self._now, f"tidy: {why}", self._stamp)
         return TidiedMemory(row.id, rule, why, row.content[:SHOWN_CHARS], digest)
 
 
-def _put_away(tx: Session, row: MemoryRow, agent: str, now: str, reason: str | None) -> None:
-    row.archived_at = now
+def _put_away(tx: Session, row: MemoryRow, agent: str, now: str, reason: str | None, stamp: str | None = None) -> None:
+    row.archived_at = stamp or now
     memories.mark_passages(tx, row, hidden=True)
     episodes.append(tx, [episode_about(row, "archive", agent, now, reason)])
 
