@@ -249,6 +249,87 @@ def test_a_dry_run_changes_nothing_and_says_what_would_be_done(data_dir: Path, t
     assert command(data_dir, "history", "--limit", "100")["episodes"] == again
 
 
+def told_by(data_dir: Path, *arguments: str) -> list[str]:
+    """Return the lines that `perdure seed` shows a person, of both streams, while no server reads notes by itself."""
+    env = environment(data_dir) | {"PERDURE_SEEDING__AUTOMATIC": "false"}
+    finished = subprocess.run(
+        [PERDURE, "seed", *arguments], env=env, capture_output=True, timeout=DEADLINE_S, check=False
+    )
+    return (finished.stdout + finished.stderr).decode().splitlines()
+
+
+def test_lines_that_were_archived_are_named_ten_of_them(data_dir: Path) -> None:
+    write(data_dir, "MEMORY.md", "".join(f"- Room {n} has {n * 7} chairs.\n" for n in range(1, 14)))
+    seed(data_dir)
+    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+        ids = [id for (id,) in database.execute("SELECT id FROM memory ORDER BY seq")]
+    command(data_dir, "archive", *ids)
+    (file,) = seed(data_dir).values()
+    assert [(each["line"], each["id"], each["why"]) for each in file["differs"]] == [
+        (line, id, "archived") for line, id in enumerate(ids, 1)
+    ]
+    shown = told_by(data_dir)
+    assert f"MEMORY.md: line 10 differs: archived; `perdure unarchive {ids[9]}` brings it back." in shown
+    assert sum("differs: archived" in line for line in shown) == 10
+    assert "MEMORY.md: and 3 more lines differ; --json names them all." in shown
+    command(data_dir, "unarchive", *ids)
+    assert seed(data_dir)["MEMORY.md"]["differs"] == []
+
+
+def test_a_line_that_moved_or_came_back_is_not_counted_as_added(data_dir: Path) -> None:
+    names = ("added", "moved", "back", "superseded", "forgotten", "unchanged")
+
+    def counts(*arguments: str) -> dict[str, list[int]]:
+        return {name: [file[each] for each in names] for name, file in seed(data_dir, *arguments).items()}
+
+    first, second = "- The tap drips.\n", "- Roses need water.\n"
+    write(data_dir, "memory/a.md", first + second)
+    write(data_dir, "memory/b.md", "- Nothing else.\n")
+    seed(data_dir)
+    write(data_dir, "memory/a.md", first)
+    write(data_dir, "memory/b.md", "- Nothing else.\n" + second)
+    moved = {"memory/a.md": [0, 0, 0, 0, 0, 1], "memory/b.md": [0, 1, 0, 0, 0, 1]}
+    assert counts("--dry-run") == moved
+    assert counts() == moved
+    # A copy is no move: the line stands in both.
+    write(data_dir, "memory/a.md", first + second)
+    assert counts()["memory/a.md"] == [1, 0, 0, 0, 0, 1]
+    write(data_dir, "memory/a.md", second)
+    assert counts()["memory/a.md"] == [0, 0, 0, 0, 1, 1]
+    write(data_dir, "memory/a.md", first + second)
+    assert counts("--dry-run")["memory/a.md"] == [0, 0, 1, 0, 0, 1]
+    assert "memory/a.md: 1 back, 1 unchanged" in told_by(data_dir)
+
+
+def test_what_another_process_had_read_in_already_does_not_look_as_if_nothing_had_happened(
+    start_stdio: StartStdio, data_dir: Path
+) -> None:
+    path = write(data_dir, "MEMORY.md", "- The tap drips.\n- Roses need water.\n")
+    client = start_stdio()
+    client.initialize()
+    recall(client, "tap")
+    path.write_text("", encoding="utf-8")
+    assert recall(client, "tap roses", include=["memories"])["hits"] == []
+    (file,) = seed(data_dir).values()
+    assert len(file["read_at"]) == len("2026-03-01T09:30:00+00:00")
+    assert file["read_at"] <= time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
+    (line,) = told_by(data_dir)
+    assert line == f"MEMORY.md: 0 unchanged, read in already at {file['read_at']}"
+    path.write_text("- Oak floors.\n", encoding="utf-8")
+    assert told_by(data_dir) == ["MEMORY.md: 1 added, 0 unchanged"]
+
+
+def test_a_credential_is_masked_not_left_out_and_what_is_off_the_record_is_not_written(data_dir: Path) -> None:
+    write(data_dir, "MEMORY.md", "- The fence is high.\n- password: Baboon44!zz\n")
+    command(data_dir, "remember", "Don't remember this: the gibbon is called Max.", "--source", "user")
+    shown = told_by(data_dir)
+    assert "MEMORY.md: line 2: a credential, masked in the memory" in shown
+    assert not any("left out" in line for line in shown)
+    (left,) = [line for line in told_by(data_dir, "--write-back") if "left out" in line]
+    assert left.startswith("MEMORY.md: left out, mem_")
+    assert left.endswith(": it asks not to be remembered")
+
+
 def test_what_cannot_be_seeded_is_refused_with_what_to_do(shared: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.md")
     code, said = ran(shared, "seed", str(tmp_path / "missing.md"))

@@ -92,6 +92,7 @@ def _sentences(text: str) -> Iterator[str]:
 
 def _of_sentence(turn: Spoken, sentence: str) -> Iterator[Found]:
     """Yield what a sentence states: the values of keys, each for itself, and one statement besides."""
+    sentence = _CUT_BESIDE.sub("", sentence)
     if not _is_plain(sentence):
         return
     for when, said in _beginnings(sentence):
@@ -213,6 +214,25 @@ _RELATIVES = (
     r"|uncle|aunt|cousins?|niece|nephew|roommates?|boss|manager|coach|therapist|doctor|dogs?|cats?|pupp(?:y|ies)"
     r"|kittens?|pets?|horse|parrot|hamster|rabbit|snakes?|turtles?|fish)"
 )
+# What a name begins with, and one: "Anna", "GitHub Actions", "Python 3.12".
+_CAPITAL = r"(?-i:[A-ZÀ-ÖØ-ÞĀĄĆČĎĐĒĘĚĞŁŃŇŌŐŘŚŞŠŤŪŮŰŹŻŽ])"
+_NAME = rf"(?!(?:mon|tues|wednes|thurs|fri|satur|sun)day|i\b){_CAPITAL}[\w'’.+#-]*\w"
+_NAMES = rf"(?:(?:dr|mr|mrs|ms|prof)\.? )?{_NAME}(?: {_NAME}| \d[\w.]*)*"
+_LASTING = (  # what one is for long: by the forms of such words, and by the plainest of the others
+    r"(?:vegetarian|vegan|pescatarian|kosher|halal|celiac|lactose[- ]intolerant|gluten[- ]intolerant|diabetic"
+    r"|asthmatic|epileptic|dyslexic|autistic|deaf|blind|bald|\w+-?blind|(?:left|right)-handed|near-?sighted"
+    r"|far-?sighted|married|divorced|widowed|single|engaged|pregnant|adopted|retired|unemployed|self-employed"
+    r"|bilingual|multilingual|gay|lesbian|bisexual|trans(?:gender)?|non-?binary|introverted|extroverted"
+    rf"|from {_NAMES}"
+    r"|religious|(?:an? )?(?:atheist|agnostic|introvert|extrovert)|\d\d(?: years old)?"
+    rf"|(?:half |part )?{_CAPITAL}[a-z]{{2,}}(?:ish|ese|ian|can|man|ch|lic|eek|iss|ane|ew|im|du|ist)"
+    rf"(?:-{_CAPITAL}\w+)?"
+    r"|an? (?!(?:los|winn|believ|lov|fight|surviv|monst|suck|beginn|dream|think|keep|strang|quitt|both|wond|numb"
+    r"|murd|disast|visit|custom|ancest|lead|learn|mast|memb|stick|listen|help|read"
+    r"|fing|daydream|work|do|start)(?:er|or)\b)"
+    r"(?:\w{3,}(?:er|or|ist|ian|eer)|nurse|chef|pilot|student|parent|mother|father|mom|mum|dad|widow(?:er)?|twin"
+    r"|veteran|judge|clerk|architect|vet|monk|nun|priest|surgeon|scientist))"
+)
 _WHO = r"(?:i|we|my \w+(?: \w+)? and i)"
 _LEAD = re.compile(
     r"(?:(?:and|but|so|also|well|yeah|yes|yep|yup|oh|ok|okay|btw|by the way|actually|honestly|anyway|plus|fyi|recently"
@@ -256,6 +276,8 @@ _COMMENT = re.compile(
     re.I,
 )
 _ABBREVIATED = re.compile(r"\b(?:St|Dr|Mrs?|Ms|Prof|Sr|Jr|vs|e\.g|i\.e|z\.B|approx|No|[A-Z])\.$")
+# Private text that was cut out before or behind a whole sentence; the rest of the turn may be kept.
+_CUT_BESIDE = re.compile(rf"^(?:{re.escape(CUT)}\W*\s+)+(?=[^\W\d_a-z])|(?<=[.!?])(?:\s*{re.escape(CUT)}\W*)+$")
 _QUESTION = re.compile(
     r"\?|^(?:\W*)(?:who|what|when|where|why|how|which|whose|do|does|did|is|are|was|were|can|could|would|will|should"
     r"|have you|has|had|any|wanna|want to)\b(?! you're)",
@@ -431,6 +453,7 @@ def _all_rules() -> Iterator[_Rule]:
         ),
         least=TELLING_WORDS,
     )
+    yield from _lasting_rules()
     yield _Rule(
         "fact",
         _any(
@@ -556,4 +579,79 @@ def _all_rules() -> Iterator[_Rule]:
         "note",
         _any(r"(?:bitte )?erinner\w* mich (?:daran|an)\b", r"rappelle[- ]moi (?:de|d['’])", r"recuérdame \w+"),
         tasks=True,
+    )
+
+
+def _lasting_rules() -> Iterator[_Rule]:
+    """Yield what is so for long: traits, who someone close is, habits, what a team works with, and plans."""
+    months = "january|february|march|april|may|june|july|august|september|october|november|december"
+    not_used = rf"(?:{months}|chapter|page|level|step|day|week|team|call|track|plan)"
+    close = rf"(?:{_RELATIVES}|friend|neighbou?r|colleague|co-?worker|team ?mate|flat ?mate|landlord|dentist|lawyer)"
+    is_lasting = (
+        rf"(?:is|are) (?:(?:(?:a|an|from|allergic|called) |(?:in|at) {_CAPITAL}|{_LASTING}$"
+        r"|(?:\w+teen|five|six|seven|eight|nine|ten)$))"
+    )
+    yield _Rule(
+        "fact",
+        _any(rf"{_I} (?:also |actually |originally |currently )?{_LASTING}$"),
+        re.compile(_PASSING, re.I),
+        least=2,
+    )
+    yield _Rule(
+        "fact",
+        _any(
+            rf"(?:my|our) (?:\w+ )?{close},? {_NAMES},? (?:{is_lasting}|was born|works|lives|studies|plays|moved|died"
+            r"|passed away|graduated|teaches|runs|owns|speaks|prefers|likes|loves|hates|collects|married"
+            r"|has (?:a|an|two|three)\b)",
+            rf"(?:my|our) (?:\w+ )?{close}(?:['’]s name)?(?: is|['’]s) {_NAMES}$",
+        ),
+        re.compile(rf"{_PASSING}|{_VAGUE}|\bloves? (?:to|how|when)\b", re.I),
+        least=TELLING_WORDS,
+    )
+    yield _Rule(
+        "fact",
+        _any(
+            r"(?:i|we) (?:never|always) (?!ever|again|really|quite|so|get|got|give|gave|know|knew|think|thought|say"
+            r"|said|feel|felt|want|need|have|had|be|been|am|are|was|were|forget|forgot|try|love|like|enjoy|hate|hope|stop|see"
+            r"|saw|hear|heard|went|did|do|made|make|took|came|come|met|meet|found|find|told|tell|left|lost|keep|kept|let"
+            r"|remember|look|seem|believe|bring|brought|imagine|wonder|appreciate|learn|turn|help|can|could|will|mean"
+            r"|meant|expect|understand|understood|wrote|won|put|set|up|there|here|the|in|on|a|an|dream|root|push|strive"
+            r"|ran|ate|drank|grew|became|took|bought|taught|caught|spoke|stood|sat|slept|spent|read about|aim"
+            r"|mind|fail|care|regret|miss|doubt|trust|\w+ed\b|\w+ing\b|\w+ly\b)\w+ \w+",
+        ),
+        re.compile(rf"{_PASSING}|{_VAGUE}|\b(?:my best|me|him|her|them|us|laugh|smile|hard|more)\b", re.I),
+        least=TELLING_WORDS,
+    )
+    yield _Rule(
+        "fact",
+        _any(
+            rf"(?:we|the team|our (?:\w+ )?team) {_LY}(?:uses?|(?:are|is) using|runs?|works? with"
+            rf"|(?:is|are) (?:still )?on|hosts? \w+ on|deploys? (?:\w+ )?to)"
+            rf" (?!{not_used}\b)(?:(?:the|a|an) )?{_NAMES}\b",
+            rf"we['’]re (?:still )?(?:using|on) (?!{not_used}\b){_NAMES}\b",
+            r"(?:we|the team|our team) (?:deploys?|releases?|ships?|meets?) (?:\w+ )?(?:on \w+days?|every \w+)\b",
+        ),
+        re.compile(rf"{_PASSING}|{_VAGUE}|\b(?:call|vacation|trip|street|avenue)\b", re.I),
+    )
+    yield _Rule(
+        "preference",
+        _any(
+            rf"i {_LY}(?:hate|dislike|can['’]t stand|cannot stand) when (?!i\b|we\b|he\b|she\b|they\b|my\b)\w+ \w+",
+        ),
+        re.compile(_PASSING, re.I),
+        least=TELLING_WORDS,
+    )
+    weighty = (
+        r"(?:move|switch|migrate|replace|rewrite|port|upgrade|launch|open|buy|sell|publish|retire|study|apply|hire"
+        r"|release|marry|emigrate|relocate|adopt|found|enrol+|renovate|quit|leave|split|merge|drop|deprecate)"
+    )
+    yield _Rule(
+        "fact",
+        _any(
+            rf"(?:{_I}|we(?:['’]re| are)) {_LY}planning to (?:{weighty} \w+ \w+|use {_NAME})",
+            rf"(?:i|we) {_LY}plan to {weighty} \w+ \w+",
+            rf"(?:{_I}|we(?:['’]re| are)) (?:going|planning) to (?!be\b)\w+ .*\bin \d{{4}}$",
+        ),
+        re.compile(rf"{_PASSING}|{_VAGUE}", re.I),
+        least=6,
     )

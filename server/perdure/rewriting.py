@@ -78,6 +78,12 @@ def can_say(text: str) -> bool:
     return _rendered(text, [ENTRY]) is not None
 
 
+def why_unsaid(text: str) -> str:
+    """Say why a file cannot hold a text (not can_say)."""
+    left_out = parse("\n".join(_behind(ENTRY, text)) + "\n", "").left_out
+    return left_out[0][1] if left_out else "no Markdown says it"
+
+
 def _keeps(
     before: Notes,
     after: Notes,
@@ -234,5 +240,9 @@ def _behind(marker: str, text: str) -> list[str]:
 def _is_one(lines: Sequence[str], says: Callable[[str], bool]) -> bool:
     found = parse("\n".join(lines) + "\n", "")
     if found.left_out or found.headings or len(found.statements) != 1:
+        return False
+    # What is not closed, like a lone fence, would take in what comes after it.
+    followed = parse("\n".join([*lines, "", "end"]) + "\n", "").statements
+    if not followed or followed[-1].first <= len(lines):
         return False
     return not found.statements[0].is_cut and says(found.statements[0].text)

@@ -11,7 +11,9 @@ from perdure.cli.commands import AsJson, app
 from perdure.cli.output import note, show, visible
 from perdure.cli.root import session
 from perdure.errors import InvalidInput
-from perdure.types import MemoryKind, Seeded, SeededFile, Source
+from perdure.types import ARCHIVED, Differs, MemoryKind, Seeded, SeededFile, Source
+
+NAMED = 10  # lines that differ, of one file
 
 
 @app.command()
@@ -62,9 +64,16 @@ def _show_seeded(done: Seeded) -> None:
 
 def _counted(file: SeededFile, dry_run: bool) -> str:
     would = "would be " if dry_run else ""
-    counts = {"added": file.added, "superseded": file.superseded, "forgotten": file.forgotten}
-    done = ", ".join(f"{count:,} {would}{name}" for name, count in counts.items() if count)
-    return f"{done}, {file.unchanged:,} unchanged" if done else f"{file.unchanged:,} unchanged"
+    counts = {
+        "added": file.added,
+        "moved": file.moved,
+        "back": file.back,
+        "superseded": file.superseded,
+        "forgotten": file.forgotten,
+    }
+    done = [f"{count:,} {would}{name}" for name, count in counts.items() if count]
+    known = [f"read in already at {file.read_at}"] if file.read_at else []
+    return ", ".join([*done, f"{file.unchanged:,} unchanged", *known])
 
 
 def _note_rest(file: SeededFile) -> None:
@@ -72,8 +81,15 @@ def _note_rest(file: SeededFile) -> None:
         note(f"Not read: {visible(file.problem)}")
     for left in file.left_out:
         note(f"{visible(file.file)}: left out, {visible(left)}")
-    for differs in file.differs:
-        note(
-            f"{visible(file.file)}: line {differs.line} differs, its memory {differs.id} was {visible(differs.why)}."
-            " Edit the line, or run `perdure seed --write-back`."
-        )
+    for line in file.masked:
+        note(f"{visible(file.file)}: line {line}: a credential, masked in the memory")
+    for differs in file.differs[:NAMED]:
+        note(f"{visible(file.file)}: line {differs.line} differs{_told(differs)}")
+    if (more := len(file.differs) - NAMED) > 0:
+        note(f"{visible(file.file)}: and {more:,} more lines differ; --json names them all.")
+
+
+def _told(differs: Differs) -> str:
+    if differs.why == ARCHIVED:
+        return f": archived; `perdure unarchive {differs.id}` brings it back."
+    return f", its memory {differs.id} was {visible(differs.why)}. Edit the line, or run `perdure seed --write-back`."

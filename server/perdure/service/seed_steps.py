@@ -37,25 +37,38 @@ class Told:
     detailed: bool = True  # what did not change is looked at as well
     parsed: Parsed | None = None
     added: int = 0
+    back: int = 0
     superseded: int = 0
     forgotten: int = 0
     unchanged: int = 0
     differs: list[Differs] = field(default_factory=list[Differs])
     left_out: list[str] = field(default_factory=list[str])
+    masked: list[int] = field(default_factory=list[int])
+    # Statements that came to this file while another had them, and those it lost that another has: one that is in both
+    # has moved.
+    came: set[str] = field(default_factory=set[str])
+    went: set[str] = field(default_factory=set[str])
+    moved: int = 0
+    was_known: bool | None = None  # it had been read as it is before this
+    read_at: str | None = None
     problem: str | None = None
     diff: str | None = None
 
     def answer(self) -> SeededFile:
         return SeededFile(
             self.file.name,
-            self.added,
-            self.superseded,
-            self.forgotten,
-            self.unchanged,
-            tuple(self.differs),
-            tuple(self.left_out),
-            self.problem,
-            self.diff,
+            added=self.added - self.moved,
+            moved=self.moved,
+            back=self.back,
+            superseded=self.superseded,
+            forgotten=self.forgotten,
+            unchanged=self.unchanged,
+            differs=tuple(self.differs),
+            left_out=tuple(self.left_out),
+            masked=tuple(self.masked),
+            problem=self.problem,
+            read_at=self.read_at,
+            diff=self.diff,
         )
 
 
@@ -78,14 +91,15 @@ def steps_of(changes: seeding.Changes, statements: Sequence[Statement], *, remov
 class Work:
     """The steps of one batch in their transaction.
 
-    `store` keeps a statement in place of the memory of an id and returns its own, `redact` gives what may be kept;
+    `store` keeps a statement in place of the memory of an id and returns its own id, and whether that memory was
+    brought back; `redact` gives what may be kept;
     `said` are the memories of lines that stay, `held` those of other files, with file and line.
     """
 
     def __init__(
         self,
         tx: Session,
-        store: Callable[[MemoryRow, str | None], str],
+        store: Callable[[MemoryRow, str | None], tuple[str, bool]],
         redact: Callable[[str], str],
         caller: Principal,
         told: Told,
@@ -108,8 +122,11 @@ class Work:
             return None
         statement = self._statements[step.place]
         if entry is None:
-            id = self._state(statement)
-            self._told.added += 1
+            id, is_back = self._state(statement)
+            self._told.back += is_back
+            self._told.added += not is_back
+            if id in self._held:
+                self._told.came.add(id)
         elif step.does == "retag":
             self._retag(entry, statement)
             id = entry.id
@@ -126,12 +143,14 @@ class Work:
         *,
         supersedes: str | None = None,
         tags: Sequence[str] = (),
-    ) -> str:
-        """Store a statement of the file and return its id; `head` is what it takes the place of, with what that is."""
+    ) -> tuple[str, bool]:
+        """Store a statement of the file and return its id, and whether it was forgotten and is back; `head` is what it
+        takes the place of, with what that is.
+        """
         name, now, key = self._told.file.name, self._now, head.key if head is not None else None
         content = self._redact(checks.text(statement.text, f"line {statement.first} of {name}"))
         if content != statement.text:
-            self._told.left_out.append(f"line {statement.first}: a credential, which is masked in the memory")
+            self._told.masked.append(statement.first)
         row = MemoryRow(
             id=new_id(),
             namespace=self._caller.namespace,
@@ -155,11 +174,11 @@ class Work:
         while head is not None and head.superseded_by is not None:
             head = self._row(head.superseded_by)
         if head is None or head.forgotten_at is not None or self._is_said(entry.id) or self._is_said(head.id):
-            return self._state(statement)
+            return self._state(statement)[0]
         kept = [tag for tag in memories.tags_of(head.tags) if tag not in entry.tags]
         # The line now says what the memory has become: they are one.
         agrees = head.id != entry.id and checks.same_text(head.content, self._redact(statement.text))
-        return self._state(statement, head, supersedes=None if agrees else head.id, tags=kept)
+        return self._state(statement, head, supersedes=None if agrees else head.id, tags=kept)[0]
 
     def _retag(self, entry: Entry, statement: Statement) -> None:
         row = self._row(entry.id)
@@ -175,6 +194,7 @@ class Work:
     def _forget(self, entry: Entry) -> None:
         if entry.id in self._held:
             name, line = self._held[entry.id]
+            self._told.went.add(entry.id)
             seeds.place(self._tx, self._caller.namespace, [(entry.id, self._told.file.name, name, line)])
             return
         row = self._row(entry.id)

@@ -31,6 +31,7 @@ from perdure.store import Reader, episodes, files, memories, passages, reader_of
 from perdure.store.seeds import Standing
 from perdure.tables import MemoryRow
 from perdure.types import (
+    ARCHIVED,
     MAX_STATEMENTS,
     MAX_TURN,
     SOURCES,
@@ -108,6 +109,10 @@ class Seeding(Memories, Files, Upkeep):
             if not paths and each.file.workspace is None and not each.file.path.exists():
                 each.problem = f"{each.file.name} is gone. `perdure seed` with its name forgets what it said."
         self._read_in(caller, told, dry_run=dry_run)
+        with self._core.database.read() as tx:
+            for each in told:
+                if each.was_known and (at := seeds.read_at(tx, caller.namespace, each.file.name)) is not None:
+                    each.read_at = f"{at[:19]}{at[-6:]}"
         return Seeded(tuple(each.answer() for each in told), dry_run)
 
     # --- when they are read
@@ -269,6 +274,9 @@ class Seeding(Memories, Files, Upkeep):
                 if each.problem is None:
                     follow = partial(self._follow, caller, each, removals=removals, dry_run=dry_run, said=said)
                     self._attempt(each, follow)
+        for each in told:
+            lost = {id for other in told if other is not each for id in other.went}
+            each.moved = len(each.came & lost)
         self._core.indexer.wake()
 
     def _attempt(self, told: Told, work: Callable[[], None]) -> None:
@@ -295,6 +303,7 @@ class Seeding(Memories, Files, Upkeep):
             # The file is read after what the store knows: whoever wrote that has read it before.
             text = told.file.text()
             known = text is not None and seeding.of_json(stored).sha256 == sha256(text)
+            told.was_known = known if told.was_known is None else told.was_known
             if known and not searched and not told.detailed:
                 return
             file = self._parsed(told, text)
@@ -399,12 +408,14 @@ class Seeding(Memories, Files, Upkeep):
             raise InvalidInput(f"{name} holds too many statements with too many headings. Divide it.")
         seeds.keep(tx, namespace, name, stored, at=now)
 
-    def _state_line(self, tx: Session, row: MemoryRow, supersedes: str | None) -> str:
-        """Store what a line of a file says and return the id of its memory, which may have been there."""
+    def _state_line(self, tx: Session, row: MemoryRow, supersedes: str | None) -> tuple[str, bool]:
+        """Store what a line of a file says and return the id of its memory, which may have been there, and whether it
+        was forgotten and is back.
+        """
         is_new = supersedes is None and row.key is None
         if is_new and (former := self._brought_back(tx, row, row.recorded_at)) is not None:
-            return former
-        return self._store(tx, row, chunking.split(row.content), supersedes)[0].id
+            return former, True
+        return self._store(tx, row, chunking.split(row.content), supersedes)[0].id, False
 
     def _brought_back(self, tx: Session, row: MemoryRow, now: str) -> str | None:
         """Bring back what a file said, that was forgotten, and that it says again; None if there is nothing."""
@@ -445,7 +456,7 @@ class Seeding(Memories, Files, Upkeep):
         return "agent" if written is not None and written.sha256 == now.sha256 else "user"
 
     def _tell(self, told: Told, present: _Present, file: Parsed, changes: seeding.Changes) -> None:
-        told.unchanged = len(changes.stayed) - told.added - told.superseded
+        told.unchanged = len(changes.stayed) - told.added - told.back - told.superseded
         told.left_out = [*(f"line {line}: {why}" for line, why in file.notes.left_out), *told.left_out]
         now = times.now()
         for entry, place in changes.stayed:
@@ -462,19 +473,24 @@ class Seeding(Memories, Files, Upkeep):
         steps: Sequence[Step],
         said: frozenset[str],
     ) -> None:
+        redact = Redaction(self._core.settings.privacy).of
+        new = [file.notes.statements[n] for n in changes.new]
+        prints = [checks.fingerprint(redact(each.text), None) for each in new]
         with self._core.database.read() as tx:
             held = self._held(tx, caller.namespace, told.file.name)
-        told.superseded = len(changes.reworded)
-        told.added = len(changes.new)
+            returning = seeds.may_come_back(tx, caller.namespace, prints)
         stays = {entry.id for entry, _ in changes.stayed} | held.keys()
         gone = (step.entry for step in steps if step.does == "forget" and step.entry is not None)
-        told.forgotten = sum(
-            entry.digest not in said and entry.id not in stays and is_in_force(present.standing.get(entry.id))
-            for entry in gone
-        )
-        added, told.added, superseded, told.superseded = told.added, 0, told.superseded, 0
+        for entry in gone:
+            if entry.digest in said:
+                told.went.add(entry.digest)
+            elif entry.id not in stays and is_in_force(present.standing.get(entry.id)):
+                told.forgotten += 1
+        told.came = {seeding.digest(each) for each in new}
         self._tell(told, present, file, changes)
-        told.added, told.superseded = added, superseded
+        told.superseded = len(changes.reworded)
+        told.back = sum(each in returning for each in prints)
+        told.added = len(new) - told.back
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
@@ -526,6 +542,8 @@ def _differs(entry: Entry, standing: Mapping[str, Standing], now: str) -> str | 
         if head is None or not is_in_force(head, now):
             return "superseded by what was forgotten since"
         return f"superseded by {head.id}: {' '.join(head.content[:SHOWN].split())}"
+    if own.archived_at is not None:
+        return ARCHIVED
     return None if is_in_force(own, now) else "expired"
 
 

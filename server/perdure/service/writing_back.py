@@ -87,7 +87,8 @@ class WritingBack(Seeding):
                 f"{name} cannot be written back without changing what other lines of it mean. Look for a block of code"
                 " or HTML that is not closed; nothing was written."
             )
-        told.left_out += [f"{id}: no Markdown says it" for id in rewritten.left_out]
+        texts = {each.id: each.text for each in additions}
+        told.left_out += [f"{id}: {rewriting.why_unsaid(texts[id])}" for id in rewritten.left_out]
         if rewritten.text == text:
             return
         told.diff = _diff(name, text, rewritten.text)
@@ -138,7 +139,8 @@ def _changes(
             changes[place] = head.content
             became[head.id] = place
         else:
-            told.left_out.append(f"line {statements[place].first}: {head.id} cannot be written as Markdown")
+            why = rewriting.why_unsaid(head.content)
+            told.left_out.append(f"line {statements[place].first}: {head.id} stays out of it, since {why}")
     return changes, became
 
 

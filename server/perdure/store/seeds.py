@@ -29,6 +29,7 @@ class Standing:
     superseded_by: str | None
     forgotten_at: str | None
     expires_at: str | None
+    archived_at: str | None = None
 
 
 def reading(reader: Reader, namespace: str, file: str) -> str | None:
@@ -43,6 +44,13 @@ def readings(reader: Reader, namespace: str) -> dict[str, str]:
     return dict(reader.execute("SELECT file, reading FROM reading WHERE namespace = ? ORDER BY file", (namespace,)))
 
 
+def read_at(reader: Reader, namespace: str, file: str) -> str | None:
+    """Return when the stored reading of a file was made."""
+    statement = "SELECT at FROM reading WHERE namespace = ? AND file = ?"
+    row = reader.execute(statement, (namespace, file)).fetchone()
+    return row[0] if row else None
+
+
 def keep(tx: Session, namespace: str, file: str, stored: str, *, at: str) -> None:
     """Note what a file said now, in place of what it said before."""
     tx.merge(ReadingRow(namespace=namespace, file=file, reading=stored, at=at))
@@ -55,7 +63,9 @@ def drop(tx: Session, namespace: str, file: str) -> None:
     )
 
 
-_STANDING = "SELECT id, content, key, kind, tags, metadata, superseded_by, forgotten_at, expires_at FROM memory"
+_STANDING = (
+    "SELECT id, content, key, kind, tags, metadata, superseded_by, forgotten_at, expires_at, archived_at FROM memory"
+)
 
 
 def standing(reader: Reader, namespace: str, ids: Iterable[str]) -> dict[str, Standing]:
@@ -101,6 +111,17 @@ def forgotten_alike(tx: Session, namespace: str, fingerprint: str) -> list[Memor
         (namespace, fingerprint),
     )
     return [tx.get_one(MemoryRow, id) for (id,) in rows.fetchall()]
+
+
+def may_come_back(reader: Reader, namespace: str, fingerprints: Iterable[str]) -> set[str]:
+    """Return which of these fingerprints a memory has that a file said and that was forgotten."""
+    rows = reader.execute(
+        "SELECT DISTINCT fingerprint FROM memory WHERE namespace = ? AND forgotten_at IS NOT NULL"
+        " AND fingerprint IN (SELECT value FROM json_each(?))"
+        " AND superseded_by IS NULL AND json_extract(metadata, '$.file') IS NOT NULL",
+        (namespace, json.dumps(list(fingerprints))),
+    )
+    return {fingerprint for (fingerprint,) in rows}
 
 
 def place(tx: Session, namespace: str, moved: Iterable[tuple[str, str, str, int]]) -> None:
