@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -19,7 +20,7 @@ from path_escapes import digest_tree, escapes, plant_canaries
 from perdure.editing import difference, edited
 from perdure.errors import InvalidInput
 from perdure.types import Edit
-from recalls import done, refused, running
+from recalls import done, pages, refused, running
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,11 @@ def paths_with(client: StdioClient, word: str) -> list[str]:
 
 def events(client: StdioClient, path: str) -> list[tuple[str, str]]:
     """Return kind and content of what happened to a path, the oldest first."""
-    found = done(client, "list_history", order="oldest", limit=100)["episodes"]
+    found = [
+        each
+        for page in pages(client, "list_history", order="oldest", limit=100, max_chars=40_000)
+        for each in page["episodes"]
+    ]
     return [(each["kind"], each["content"]) for each in found if each.get("subject") == path]
 
 
@@ -336,6 +341,42 @@ def test_a_crash_after_the_commit_of_a_deletion_is_finished_by_whoever_comes_nex
             assert edit(client, "b.md", ("one", "two"))["version"] == 2
         assert done(client, "write_file", path="a.md", content="two\n", expected_version=0)["version"] == 2
         assert (files / "a.md").read_text(encoding="utf-8") == "two\n"
+
+
+def test_notes_that_are_edited_moved_and_deleted_stay_in_step_with_memories(client: StdioClient) -> None:
+    def owls() -> list[str]:
+        hits = done(client, "recall", query="owl", include=["memories"])["hits"]
+        return [hit["content"] for hit in hits if "owl" in hit["content"]]
+
+    done(client, "write_file", path="memory/owls.md", content="- The owl hoots at dusk.\n")
+    edit(client, "memory/owls.md", ("dusk", "dawn"))
+    assert owls() == ["The owl hoots at dawn."]
+    done(client, "delete_file", path="memory/owls.md", move_to="memory/birds.md")
+    assert owls() == ["The owl hoots at dawn."]
+    done(client, "delete_file", path="memory/birds.md")
+    assert owls() == []
+
+
+def test_two_clients_that_expect_versions_lose_no_edit(client: StdioClient, data_dir: Path) -> None:
+    done(client, "write_file", path="race.md", content="0\n")
+
+    def count(connected: StdioClient, times: int) -> None:
+        for _ in range(times):
+            while True:
+                answer = connected.call("read_file", path="race.md")
+                number, version = answer["content"][0]["text"], answer["content"][1]["text"]
+                seen = int(version.split("version ")[1].split(",")[0])
+                edits = [{"old": number, "new": f"{int(number) + 1}\n"}]
+                tried = connected.call("edit_file", path="race.md", edits=edits, expected_version=seen)
+                if not tried["isError"]:
+                    break
+                assert "not at version" in tried["content"][0]["text"], tried
+
+    with running(data_dir) as second, ThreadPoolExecutor() as pool:
+        for each in [pool.submit(count, connected, 40) for connected in (client, second)]:
+            each.result()
+    assert text(client, "race.md") == "80\n"
+    assert [len(events(client, "race.md")), text(client, "race.md", version=41)] == [81, "40\n"]
 
 
 # --- what read_file gives of other files

@@ -14,7 +14,7 @@ from perdure.editing import difference, edited
 from perdure.errors import Conflict, InvalidInput, Refused, Unavailable
 from perdure.service import checks, times
 from perdure.service.file_reading import FileReading, missing, text_of
-from perdure.service.present import Present, mtime_us, present_of
+from perdure.service.present import Present, mtime_us, present_of, stat_of
 from perdure.service.receipts import Once
 from perdure.service.redaction import seen_in
 from perdure.store import episodes, files, passages
@@ -253,6 +253,7 @@ class Files(FileReading):
         version = present.version + 1
         there = self._keep_external(workspace, path, present)
         with workspace.replacing(path, data) as put:
+            _still(workspace, path, present)
             # Kept before the commit, so that a crash after it loses nothing.
             workspace.keep(path, files.kept_as(version, hashlib.sha256(data).hexdigest()), data)
             with self._core.database.write() as tx:
@@ -266,6 +267,7 @@ class Files(FileReading):
         there = self._keep_external(workspace, path, present)
         receipt = FileDeleted(path, present.version)
         with workspace.removing(path) as remove:
+            _still(workspace, path, present)
             with self._core.database.write(spend_reserve=there is None) as tx:
                 if there is not None:
                     self._record(tx, caller, path, there, present.version, "external_change")
@@ -288,6 +290,7 @@ class Files(FileReading):
         receipt = FileDeleted(target, version, moved_from=path)
         mode = present.on_disk.mode if present.on_disk is not None else 0o600
         with workspace.removing(path) as remove, workspace.replacing(target, data, mode=mode) as put:
+            _still(workspace, path, present)
             workspace.keep(target, files.kept_as(version, hashlib.sha256(data).hexdigest()), data)
             with self._core.database.write() as tx:
                 if there is not None:
@@ -373,6 +376,15 @@ class Files(FileReading):
         _append(tx, caller, "delete_file", path, version, about, times.now())
         files.note_placed(tx, caller.namespace, path, files.REMOVING)
         passages.remove(tx, caller.namespace, "file", path)
+
+
+def _still(workspace: Workspace, path: str, present: Present) -> None:
+    """Raise Conflict if somebody changed the file since it was looked at: what was made of it then is outdated.
+
+    Called once the last step of a change knows what it may replace, so that no change is missed between the two.
+    """
+    if stat_of(workspace, path) != present.on_disk:
+        raise Conflict(f"Somebody else changed {path} on disk just now; nothing was written. Read it again.")
 
 
 def _append(tx: Session, caller: Principal, kind: str, path: str, version: int, about: str, now: str) -> int:

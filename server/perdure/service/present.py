@@ -56,7 +56,7 @@ def present_of(reader: Reader, workspace: Workspace, namespace: str, path: str) 
 
 def is_as_written(row: files.StoredFile, stat: FileStat | None) -> bool:
     """Say whether size and time are those of the last version, so that nobody has to read the bytes."""
-    return stat is not None and stat.bytes == row.bytes and mtime_us(stat) == row.mtime_us
+    return stat is not None and row.mtime_us > 0 and (stat.bytes, mtime_us(stat)) == (row.bytes, row.mtime_us)
 
 
 def stat_of(workspace: Workspace, path: str) -> FileStat | None:
