@@ -36,9 +36,12 @@ COMMAND_OF_TOOL = {
     "set_state": "state set",
     "read_file": "files read",
     "write_file": "files write",
+    "edit_file": "files edit",
+    "list_files": "files list",
+    "delete_file": "files delete",
 }
 DEFAULTS = {(section, name): default for section, name, default, _ in walk_settings()}
-FROM_STDIN = {("append_history", "turns"), ("write_file", "content")}
+FROM_STDIN = {("append_history", "turns"), ("write_file", "content"), ("edit_file", "edits")}
 
 
 def commands() -> dict[str, Any]:  # Any: Typer does not export the type of its commands

@@ -146,8 +146,8 @@ def test_export_import_export_gives_the_same_bytes_and_the_same_answers(cli: Com
         for key in ("build", "gone"):
             assert second.state_versions(caller, key) == first.state_versions(caller, key)
         assert second.get_state(caller) == first.get_state(caller)
-        names = [(info.path, info.bytes, info.version) for info in first.list_files(caller)]
-        assert [(info.path, info.bytes, info.version) for info in second.list_files(caller)] == names
+        names = [(info.path, info.bytes, info.version) for info in first.list_files(caller).files]
+        assert [(info.path, info.bytes, info.version) for info in second.list_files(caller).files] == names
         for path, version in (("notes/plan.md", 1), ("notes/plan.md", 2), ("edited.txt", 1), ("edited.txt", None)):
             assert second.read_file(caller, path, version=version) == first.read_file(caller, path, version=version)
         # A retry that reaches the new store is still a retry, and what was forgotten can still be brought back.
@@ -279,7 +279,7 @@ def test_a_damaged_or_strange_export_is_refused_and_nothing_of_it_is_there(
             with pytest.raises(PerdureError, match=r"Nothing was imported\.$"):
                 print(why, service.import_lines(caller, io.BytesIO(spoil(export))))  # noqa: T201 if it was not refused
             assert service.list_history(caller).episodes == (), why
-            assert service.list_files(caller) == [], why
+            assert service.list_files(caller).files == (), why
         assert service.import_lines(caller, io.BytesIO(export)).added  # or all might be refused for another reason
 
 

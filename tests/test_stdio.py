@@ -142,7 +142,7 @@ def test_b07_the_tools_are_listed_while_the_engine_cannot_even_load(start_stdio:
     (tmp_path / "mcp" / "__init__.py").write_text("import threading; threading.Event().wait()", encoding="utf-8")
     client = start_stdio(PYTHONPATH=str(tmp_path))
     assert client.initialize()["serverInfo"]["name"] == "perdure"
-    assert len(client.request("tools/list")["result"]["tools"]) == 10
+    assert len(client.request("tools/list")["result"]["tools"]) == 13
     assert client.request("ping")["result"] == {}
     assert client.end_input() == 0
 

@@ -23,7 +23,9 @@ STANDARD, CORE = (ToolSettings.model_validate({"profile": profile}) for profile 
 NAMES = [
     *("remember", "recall", "forget", "append_history", "list_history"),
     *("get_context", "get_state", "set_state", "read_file", "write_file"),
+    *("edit_file", "list_files", "delete_file"),
 ]
+DESCRIBED = {"remember", "recall", "forget", "list_history", "get_state"}  # the rest is prose, or a short receipt
 
 
 def definitions(settings: ToolSettings) -> list[Json]:
@@ -75,7 +77,7 @@ def test_the_client_sees_the_tools_in_a_stable_order(client: StdioClient) -> Non
     assert listed[0] == listed[1]
     for tool in listed[0]:
         assert len(tool["annotations"]) == 4 and tool["annotations"]["openWorldHint"] is False
-        assert ("outputSchema" in tool) is (tool["name"] not in ("read_file", "get_context"))  # prose
+        assert ("outputSchema" in tool) is (tool["name"] in DESCRIBED)
     metas = {tool["name"]: tool.get("_meta", {}) for tool in listed[0]}
     assert metas["recall"] == metas["remember"] == {"anthropic/alwaysLoad": True}
     assert metas["read_file"] == {"anthropic/maxResultSizeChars": 40_000}
@@ -344,7 +346,7 @@ def test_the_core_profile_shows_six_tools(start_stdio: StartStdio) -> None:
     client.initialize()
     early = client.request("tools/list")["result"]
     names = [tool["name"] for tool in early["tools"]]
-    assert names == [name for name in NAMES if name not in ("append_history", "get_context", "get_state", "set_state")]
+    assert names == ["remember", "recall", "forget", "list_history", "read_file", "write_file"]
     hidden: Json = {"name": "append_history", "arguments": {"thread": "t", "turns": []}}
     assert client.request("tools/call", hidden)["error"]["code"] == -32602
     structured = client.call("remember", content="x")["structuredContent"]

@@ -169,5 +169,5 @@ def _check(staged: Path, manifest: Manifest) -> None:
                 raise Refused(f"This backup lacks version {version} of {path} in {namespace}. Use another backup.")
         for namespace, path, mtime_us in database.execute("SELECT namespace, path, mtime_us FROM file"):
             place = staged / "workspace" / namespace / "files" / path
-            if place.is_file():
+            if place.is_file() and mtime_us >= 0:
                 os.utime(place, ns=(mtime_us * 1000, mtime_us * 1000))  # or each reader would compare all its bytes

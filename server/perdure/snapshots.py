@@ -37,7 +37,7 @@ def files_then(
     then: Reader, now: Callable[[], AbstractContextManager[Reader]], workspace: Workspace, namespace: str
 ) -> Iterator[FileThen]:
     """Yield every file of the namespace by path. `then` is a view that stays, `now` opens one that is newer."""
-    known = files.versions(then, namespace)
+    known = files.last(then, namespace)
     for path in sorted({*known, *(stat.path for stat in workspace.walk())}):
         versions = files.history(then, namespace, path) if path in known else []
         try:
@@ -69,12 +69,21 @@ def _is_written(
     versions: list[StoredVersion],
     digest: str | None,
 ) -> bool:
-    """Say whether we wrote what stands there: before, and its successor had still to be put there, or since."""
+    """Say whether it is our doing what stands there: written before, and its successor had still to be put there; or
+    written or deleted since.
+    """
     former = versions[-2].sha256 if len(versions) > 1 else None
     if digest == former and files.is_unplaced(then, namespace, path):
         return True
     with now() as reader:
+        if digest is None:
+            return not _is_deleted(then, namespace, path) and _is_deleted(reader, namespace, path)
         return digest in {version.sha256 for version in files.history(reader, namespace, path)[len(versions) :]}
+
+
+def _is_deleted(reader: Reader, namespace: str, path: str) -> bool:
+    row = files.get(reader, namespace, path)
+    return row is not None and row.deleted
 
 
 def workspaces(directory: Path) -> tuple[list[str], list[str]]:

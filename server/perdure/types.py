@@ -38,6 +38,13 @@ MAX_STATE_VALUES = 1_000  # of one get_state
 MAX_PATH_BYTES = 1_024
 MAX_FILE_BYTES = 256 * 1024 * 1024
 MAX_WRITE_BYTES = 4 * 1024 * 1024
+MAX_EDITED_BYTES = 16 * 1024 * 1024  # of a file that edit_file changes
+MAX_EDITS = 64  # of one edit_file
+MAX_DIFF = 20_000  # characters of a difference that is shown
+MAX_SEARCHED_BYTES = 32 * 1024 * 1024  # of a file that list_files looks through
+MAX_LISTED = 1_000  # files of one list_files
+MAX_IMAGE_BYTES = 3 * 1024 * 1024  # of an image that read_file gives; larger ones are more than clients take
+MAX_BINARY_BYTES = 256 * 1024  # of any other file that is no text
 MAX_NOTES_BYTES = 1024 * 1024  # of a file that is read into memories
 MAX_STATEMENTS = 3_000  # of one such file
 MAX_INDEXED_FILE_BYTES = 4 * 1024 * 1024  # larger files are kept and read, but recall does not search them
@@ -572,7 +579,8 @@ class FileText:
     """Lines of a text file. `first_line`/`last_line` count from 1, both included; both are 0 for an empty file.
 
     `truncated` says that lines after `last_line` exist. `notes` tells what a reader could not see in the text: a byte
-    order mark, CRLF line ends, bytes that are not UTF-8 (shown as U+FFFD).
+    order mark, CRLF line ends, bytes that are not UTF-8 (shown as U+FFFD). A file that is no text has no lines:
+    `binary` is all of it, and `mime_type` what it seems to be.
     """
 
     path: str
@@ -584,6 +592,16 @@ class FileText:
     total_lines: int
     truncated: bool
     notes: tuple[str, ...] = ()
+    binary: bytes | None = None
+    mime_type: str = "text/plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One replacement: `old` occurs exactly once."""
+
+    old: str
+    new: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,13 +616,66 @@ class FileReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class FileEdited:
+    """The answer of edit_file: the version the file has now, or would have; `diff` is unified."""
+
+    path: str
+    version: int
+    diff: str
+    dry_run: bool = False
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileDeleted:
+    """The answer of delete_file: `version` is the last one of `path`, which stays readable.
+
+    Of a file that moved, `path` is where it is now, `version` the one it has there and `moved_from` where it was.
+    """
+
+    path: str
+    version: int
+    moved_from: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One file of a workspace. `modified` is ISO 8601."""
+    """One file of a workspace. `modified` is ISO 8601.
+
+    `lines` are those that a search found in it, as number and text; `more_lines` says that there are others.
+    """
 
     path: str
     bytes: int
     version: int
     modified: str
+    lines: tuple[tuple[int, str], ...] = ()
+    more_lines: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FilePage:
+    """Files by path; `next_cursor` is the path to go on after, None on the last page.
+
+    `notes` say what was passed over: in a listing links and such, in a search also what is no text or too large.
+    """
+
+    files: tuple[FileInfo, ...]
+    next_cursor: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileEvent:
+    """What happened to a file at one time: `version` is the one it made, or the last one before a deletion."""
+
+    version: int
+    at: str
+    kind: str
+    agent: str
+    bytes: int | None
+    what: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import secrets
 import stat
 import time
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -25,10 +26,17 @@ from typing import Literal
 from perdure.beneath import Opener, has_openat2, open_by_openat2, open_by_walk
 from perdure.disk import sync
 from perdure.errors import Conflict, InvalidInput, NotFound, PerdureError, Refused, Unavailable
-from perdure.paths import STAGED, normalize, shown
+from perdure.paths import STAGED, is_simple, normalize, shown
 from perdure.types import MAX_FILE_BYTES
 
 STAGED_MAX_AGE_S = 3600
+GUARDED = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe without a writer must not hang us
+
+# What a walk passes over.
+NOT_PLAIN = "links, pipes or devices"
+NO_PATH = "names that no path can have"
+TOO_LARGE = "too large"
+UNREADABLE = "unreadable"
 
 _KEEP = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
@@ -40,6 +48,7 @@ class FileStat:
     path: str
     bytes: int
     modified: datetime
+    mode: int = 0o600
 
 
 def _not_plain(path: str) -> Refused:
@@ -105,10 +114,62 @@ class Workspace:
             return False
         return True
 
-    def walk(self) -> Iterator[FileStat]:
-        """Yield every plain file that a path can name, folder by folder; what a crash left is swept on the way."""
-        with _explained(""), self._opened(self._root, b"files", os.O_DIRECTORY) as folder:
-            yield from self._walk(folder, "")
+    def is_folder(self, path: str) -> bool:
+        """Say whether a folder is there, not reached through a link. "" is the whole workspace."""
+        try:
+            os.close(self._folder(normalize(path).split("/") if path else [], create=False))
+        except OSError:
+            return False
+        return True
+
+    def walk(self, folder: str = "", *, after: str = "", passed: Counter[str] | None = None) -> Iterator[FileStat]:
+        """Yield every plain file beneath `folder` that a path can name and that comes after `after`, in their order.
+
+        What is no plain file is counted in `passed` by what it is; what a crash left is swept on the way.
+        """
+        passed = Counter() if passed is None else passed
+        with self._top(folder) as top:
+            for path, inner, raw in self._walk(top, f"{folder}/" if folder else "", after, passed):
+                found = _lstat(inner, raw)
+                if found is not None and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                    yield _file_stat(path, found)
+                elif found is not None:
+                    passed[NOT_PLAIN] += 1
+
+    def read_through(
+        self, folder: str, *, after: str, passed: Counter[str], wanted: Callable[[str], bool], max_bytes: int
+    ) -> Iterator[tuple[FileStat, bytes]]:
+        """Like walk, with the content of each file that is `wanted` by its path and not too large."""
+        with self._top(folder) as top:
+            for path, inner, raw in self._walk(top, f"{folder}/" if folder else "", after, passed):
+                if not wanted(path):
+                    continue
+                try:
+                    fd = os.open(raw, GUARDED, dir_fd=inner)  # one name in a folder that is open: no way out
+                except OSError:
+                    passed[UNREADABLE] += 1
+                    continue
+                try:
+                    found = os.fstat(fd)
+                    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+                        passed[NOT_PLAIN] += 1
+                    elif found.st_size > max_bytes:
+                        passed[TOO_LARGE] += 1
+                    else:
+                        yield _file_stat(path, found), _all(fd, found.st_size)
+                except OSError:
+                    passed[UNREADABLE] += 1
+                finally:
+                    os.close(fd)
+
+    @contextmanager
+    def _top(self, folder: str) -> Generator[int, None, None]:
+        with _explained(folder):
+            fd = self._folder(folder.split("/") if folder else [], create=False)
+            try:
+                yield fd
+            finally:
+                os.close(fd)
 
     def write(self, path: str, data: bytes) -> bool:
         """Put `data` at `path`, on disk when this returns; True if the file is new, False if it replaced one.
@@ -120,14 +181,17 @@ class Workspace:
             return replace()
 
     @contextmanager
-    def replacing(self, path: str, data: bytes) -> Generator[Callable[[], bool], None, None]:
-        """Do all of write but its last step, which is what this gives: whatever can fail, fails before."""
+    def replacing(self, path: str, data: bytes, *, mode: int = 0o600) -> Generator[Callable[[], bool], None, None]:
+        """Do all of write but its last step, which is what this gives: whatever can fail, fails before.
+
+        A new file gets the `mode`, one that is replaced keeps its own.
+        """
         path = normalize(path)
         if len(data) > MAX_FILE_BYTES:
             raise InvalidInput(f"The file would be {len(data)} bytes; the limit is {MAX_FILE_BYTES}. Split it.")
         with _explained(path), self._parent(path, create=True) as (folder, name):
             before = self._replaceable(folder, name, path)
-            mode = 0o600 if before is None else before.st_mode & 0o777
+            mode = mode if before is None else before.st_mode & 0o777
             with _staged(folder, data, mode) as staged:
 
                 def replace() -> bool:
@@ -140,6 +204,44 @@ class Workspace:
                     return before is None
 
                 yield replace
+
+    @contextmanager
+    def removing(self, path: str) -> Generator[Callable[[], None], None, None]:
+        """Do all of a removal but its last step, which is what this gives: whatever can fail, fails before.
+
+        The step takes the folders with it that it leaves empty. Raises NotFound, Refused; the step raises Conflict if
+        somebody changed the file meanwhile.
+        """
+        path = normalize(path)
+        with _explained(path), self._parent(path) as (folder, name):
+            before = self._replaceable(folder, name, path)
+            if before is None:
+                raise FileNotFoundError(errno.ENOENT, path)
+            if not os.access(b".", os.W_OK | os.X_OK, dir_fd=folder):
+                raise PermissionError(errno.EACCES, path)
+
+            def remove() -> None:
+                if _identity(_lstat(folder, name)) != _identity(before):
+                    raise Conflict(f"{shown(path)} was changed on disk meanwhile, and stays. Read it again.")
+                os.unlink(name, dir_fd=folder)
+                sync(folder)
+                self._prune(path.split("/")[:-1])
+
+            yield remove
+
+    def _prune(self, parents: list[str]) -> None:
+        """Remove the innermost folders that are empty."""
+        while parents:
+            *parents, name = parents
+            try:
+                folder = self._folder(parents, create=False)
+                try:
+                    os.rmdir(self._spelled(folder, name), dir_fd=folder)
+                    sync(folder)
+                finally:
+                    os.close(folder)
+            except (OSError, PerdureError):  # it holds something, or is not ours
+                return
 
     def keep(self, path: str, keep: str, data: bytes) -> None:
         """Put `data` aside as version `keep` of the file, on disk when this returns."""
@@ -245,28 +347,54 @@ class Workspace:
                 raise _not_plain(path)
             yield fd
 
-    def _walk(self, folder: int, prefix: str) -> Iterator[FileStat]:
-        names = [(raw, raw.decode(errors="replace")) for raw in _names(folder)]
-        seen: set[str] = set()
+    def _walk(self, folder: int, prefix: str, after: str, passed: Counter[str]) -> Iterator[tuple[str, int, bytes]]:
+        """Yield (path, folder that holds it, name there) of what seemed to be a file when the folder was read."""
+        for place, raw in self._entries(folder, prefix, passed):
+            if not place.endswith("/"):
+                if place > after:
+                    yield place, folder, raw
+            elif place > after or after.startswith(place):
+                # Gone, turned into a link or not ours to read: none of our files is in there.
+                with suppress(OSError), self._opened(folder, raw, os.O_DIRECTORY) as inner:
+                    yield from self._walk(inner, place, after, passed)
+
+    def _entries(self, folder: int, prefix: str, passed: Counter[str]) -> list[tuple[str, bytes]]:
+        """Return (path, name on disk) of files and folders by path; that of a folder ends with a slash."""
+        found: dict[str, tuple[str, bytes]] = {}
+        with os.scandir(folder) as scanned:
+            entries = list(scanned)
         # NFC first: of two names that differ only by normal form, that is the one a path opens.
-        for raw, name in sorted(names, key=lambda item: (not unicodedata.is_normalized("NFC", item[1]), item[0])):
+        entries.sort(key=lambda each: (not unicodedata.is_normalized("NFC", each.name), each.name))
+        for entry in entries:
+            raw = os.fsencode(entry.name)  # bytes: the locale may not know the name's letters
+            name = entry.name if entry.name.isascii() else raw.decode(errors="replace")
             if name.startswith(STAGED):
                 _sweep(folder, raw)
                 continue
             try:
-                path = normalize(prefix + name)
+                path = prefix + name if is_simple(prefix, name) else normalize(prefix + name)
             except PerdureError:
+                passed[NO_PATH] += 1
                 continue
-            found = _lstat(folder, raw)
-            if found is None or path in seen or "\ufffd" in name:
-                continue
-            seen.add(path)
-            if stat.S_ISDIR(found.st_mode):
-                # Gone, turned into a link or not ours to read: none of our files is in there.
-                with suppress(OSError), self._opened(folder, raw, os.O_DIRECTORY) as inner:
-                    yield from self._walk(inner, path + "/")
-            elif stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
-                yield _file_stat(path, found)
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if "\ufffd" in name or path in found:
+                passed[NO_PATH] += 1
+            elif is_folder or entry.is_file(follow_symlinks=False):
+                found[path] = (f"{path}/" if is_folder else path, raw)
+            else:
+                passed[NOT_PLAIN] += 1
+        return sorted(found.values())
+
+
+def _all(fd: int, size: int) -> bytes:
+    """Return the whole of a file, of which `size` bytes are expected."""
+    data = os.read(fd, size + 1)
+    if len(data) in (0, size):
+        return data
+    parts = [data]
+    while part := os.read(fd, 1 << 20):
+        parts.append(part)
+    return b"".join(parts)
 
 
 @contextmanager
@@ -337,7 +465,7 @@ def _identity(found: os.stat_result | None) -> tuple[int, ...] | None:
 
 
 def _file_stat(path: str, found: os.stat_result) -> FileStat:
-    return FileStat(path, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+    return FileStat(path, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC), found.st_mode & 0o777)
 
 
 def version_place(path: str, keep: str) -> str:

@@ -23,8 +23,6 @@ from perdure.cli.output import (
     show,
     show_appended,
     show_evaluation,
-    show_file,
-    show_files,
     show_forgotten,
     show_history,
     show_inspection,
@@ -33,12 +31,11 @@ from perdure.cli.output import (
     show_receipt,
     show_state,
     show_state_set,
-    show_written,
 )
 from perdure.cli.root import CommandLine, GlobalOptions, session, settings_of
 from perdure.errors import InvalidInput
 from perdure.settings import Settings, walk_settings
-from perdure.types import MAX_TURNS, Appended, Asking, MemoryKind, Source, Turn, WriteMode
+from perdure.types import MAX_TURNS, Appended, Asking, MemoryKind, Source, Turn
 
 app = CommandLine(
     help="A memory for tool-using agents. Without a command, in a pipe: MCP over stdin and stdout.",
@@ -48,10 +45,6 @@ app = CommandLine(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-files = typer.Typer(
-    help="List, read and write the files of the workspace.", no_args_is_help=True, rich_markup_mode=None
-)
-app.add_typer(files, name="files")
 state = typer.Typer(
     help="What is so now, under keys; each change is a version.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -59,7 +52,6 @@ app.add_typer(state, name="state")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")]
 Cursor = Annotated[str | None, typer.Option(help="Go on where the last answer stopped.")]
-ExpectedVersion = Annotated[int | None, typer.Option(help="Refuse to write unless the file has this version.")]
 IdempotencyKey = Annotated[str | None, typer.Option(help="The same key again writes nothing and repeats the receipt.")]
 Since = Annotated[str | None, typer.Option(help="From this time on: a date, or ISO 8601 with an offset.")]
 Thread = Annotated[str | None, typer.Option(help="A conversation, a ticket: the label that groups episodes.")]
@@ -109,7 +101,7 @@ def remember(
     as_json: AsJson = False,
 ) -> None:
     """Keep one statement; the answer comes when it is on disk."""
-    text = _stdin_text() if content == "-" else content
+    text = stdin_text() if content == "-" else content
     pairs = _pairs(metadata or [])
     with session(ctx) as (service, caller):
         receipt = service.remember(
@@ -247,7 +239,7 @@ def append(
     as_json: AsJson = False,
 ) -> None:
     """Log turns from stdin, one JSON object a line: {"role": "user", "content": "Hello"}, "name" and "at" if known."""
-    turns = _turns(_stdin_text())
+    turns = _turns(stdin_text())
     receipts: list[Appended] = []
     with session(ctx) as (service, caller), progress_bar("Appending") as advance:
         for start in range(0, len(turns), MAX_TURNS):
@@ -348,55 +340,6 @@ def state_log(ctx: typer.Context, key: Annotated[str, typer.Argument()], as_json
     show_state(values, as_json)
 
 
-@files.command("list")
-def list_files(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List every file with its size and version."""
-    with session(ctx) as (service, caller):
-        found = service.list_files(caller)
-    show(found, as_json, show_files)
-
-
-@files.command("read")
-def read_file(
-    ctx: typer.Context,
-    path: str,
-    offset: Annotated[int, typer.Option(help="Lines to skip.")] = 0,
-    limit: Annotated[
-        int | None, typer.Option(help="At most this many lines. Default: all that one answer holds.")
-    ] = None,
-    version: Annotated[int | None, typer.Option(help="A former version.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print a file."""
-    with session(ctx) as (service, caller):
-        found = service.read_file(caller, path, offset=offset, limit=limit, version=version)
-        while found.truncated and limit is None:  # one answer holds what a model can take; a person wants the file
-            rest = service.read_file(caller, path, offset=found.last_line, version=found.version)
-            notes = tuple(dict.fromkeys(found.notes + rest.notes))
-            found = replace(rest, text=found.text + rest.text, first_line=found.first_line, notes=notes)
-    show(found, as_json, show_file)
-
-
-@files.command("write")
-def write_file(
-    ctx: typer.Context,
-    path: str,
-    mode: Annotated[
-        WriteMode, typer.Option(help="write replaces, create refuses an existing file, append adds.")
-    ] = "write",
-    expected_version: ExpectedVersion = None,
-    idempotency_key: IdempotencyKey = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write stdin to a file; the former version is kept."""
-    content = _stdin_text()
-    with session(ctx) as (service, caller):
-        receipt = service.write_file(
-            caller, path, content, mode=mode, expected_version=expected_version, idempotency_key=idempotency_key
-        )
-    show(receipt, as_json, show_written)
-
-
 @app.command()
 def status(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Say what is stored, what is pending, how the workers are, and where the data lies."""
@@ -481,7 +424,7 @@ def _toml(value: Any) -> str:  # Any: JSON
     return json.dumps(value, ensure_ascii=False)
 
 
-def _stdin_text() -> str:
+def stdin_text() -> str:
     if sys.stdin.isatty():
         note("Reading from the terminal; Ctrl-D ends.")
     try:

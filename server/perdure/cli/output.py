@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import re
@@ -18,9 +19,6 @@ from perdure.types import (
     Appended,
     Episode,
     Evaluation,
-    FileInfo,
-    FileReceipt,
-    FileText,
     Forgotten,
     HistoryPage,
     Hit,
@@ -53,6 +51,8 @@ def plain(value: Any) -> Any:  # Any: answers are dataclasses of any shape, JSON
         return {str(name): plain(part) for name, part in value.items() if part is not None}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] any mapping
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]  # pyright: ignore[reportUnknownVariableType] any sequence
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
@@ -127,39 +127,14 @@ def show_recall(answer: Recall) -> None:
 def show_history(page: HistoryPage) -> None:
     """Print one episode or thread a line, and on stderr how to get the next page."""
     for episode in page.episodes:
-        typer.echo(f"{episode.seq}  {_second(episode.at)}  {_episode_line(episode)}")
+        typer.echo(f"{episode.seq}  {second(episode.at)}  {_episode_line(episode)}")
     for thread in page.threads:
-        moved = f"{_second(thread.first_at)} to {_second(thread.last_at)}"
+        moved = f"{second(thread.first_at)} to {second(thread.last_at)}"
         typer.echo(f"{visible(thread.thread)}  {thread.episodes} episodes  {moved}")
     for reason in page.degraded:
         note(f"Weaker than it should be: {reason}")
     if page.next_cursor:
         note(f"More: --cursor {page.next_cursor}")
-
-
-def show_files(found: list[FileInfo]) -> None:
-    """Print one file a line."""
-    for file in found:
-        typer.echo(f"{file.bytes:>10}  {_second(file.modified)}  version {file.version}  {visible(file.path)}")
-
-
-def show_file(found: FileText) -> None:
-    """Print the text exactly, or harmless on a terminal, and on stderr what the text alone does not say."""
-    if sys.stdout.isatty():
-        typer.echo(visible(found.text), nl=not found.text.endswith("\n"))
-    else:
-        # Not through the text layer, which may translate line ends.
-        sys.stdout.flush()
-        sys.stdout.buffer.write(found.text.encode("utf-8"))
-    for remark in found.notes:
-        note(remark)
-    if found.truncated:
-        note(f"Lines {found.first_line} to {found.last_line} of {found.total_lines}. More: --offset {found.last_line}")
-
-
-def show_written(receipt: FileReceipt) -> None:
-    """Print the version the file has now."""
-    typer.echo(f"{visible(receipt.path)} version {receipt.version}, {receipt.bytes} bytes")
 
 
 def show_mapping(values: Mapping[str, Any]) -> None:
@@ -365,7 +340,8 @@ def _episode_line(episode: Episode) -> str:
     return f"{line} {_indent(episode.content or '').lstrip(' ')}".rstrip()
 
 
-def _second(at: str) -> str:
+def second(at: str) -> str:
+    """Return a time without the fraction of its second."""
     return re.sub(r"\.\d+", "", at)
 
 

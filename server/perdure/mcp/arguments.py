@@ -28,6 +28,8 @@ LIMITS: Mapping[tuple[str, str], int] = {
     ("append_history", "content"): MAX_TURN,
     ("append_history", "turns"): MAX_TURNS,
     ("write_file", "content"): MAX_WRITE_BYTES,
+    ("edit_file", "old"): MAX_WRITE_BYTES,
+    ("edit_file", "new"): MAX_WRITE_BYTES,
     ("recall", "query"): MAX_CONTENT,  # what is beyond MAX_QUERY is cut and said so, not refused
     ("get_context", "query"): MAX_CONTENT,
     ("", "tags"): MAX_TAGS,

@@ -49,7 +49,11 @@ def _tool(
     hints: str,
     meta: Schema | None = None,
 ) -> Schema:
-    """Return a definition as it goes over the wire. `hints` names which of read, destroy and repeat are true."""
+    """Return a definition as it goes over the wire. `hints` names which of read, destroy and repeat are true.
+
+    Prose has no schema of its `answer`, and neither have short receipts: their structure comes all the same, and the
+    schema would cost each conversation more than the receipts.
+    """
     tool: Schema = {"name": name, "description": description, "inputSchema": arguments}
     if answer is not None:
         tool["outputSchema"] = {"type": "object", "properties": answer}
@@ -162,7 +166,7 @@ APPEND_HISTORY = _tool(
         },
         ["thread", "turns"],
     ),
-    {"thread": STR, "first_seq": INT, "last_seq": INT, "note": STR},
+    None,
     hints="",
 )
 
@@ -215,7 +219,7 @@ SET_STATE = _tool(
         },
         ["key"],
     ),
-    {"key": STR, "version": INT, "deleted": BOOL, "note": STR},
+    None,
     hints="destroy",
 )
 
@@ -249,8 +253,50 @@ WRITE_FILE = _tool(
         },
         ["path", "content"],
     ),
-    {"path": STR, "version": INT, "bytes": INT, "created": BOOL, "note": STR},
+    None,
     hints="",
+)
+
+EDIT_FILE = _tool(
+    "edit_file",
+    "Replace texts in a file; each old must occur once. All or none.",
+    _closed(
+        {
+            "path": STR,
+            "edits": {"type": "array", "items": _closed({"old": STR, "new": STR}, ["old", "new"])},
+            "expected_version": INT,
+            "dry_run": BOOL,
+            "idempotency_key": STR,
+        },
+        ["path", "edits"],
+    ),
+    None,
+    hints="",
+)
+
+LIST_FILES = _tool(
+    "list_files",
+    "List workspace files, or search in them.",
+    _closed(
+        {
+            "path": STR,
+            "pattern": _string("Glob"),
+            "contains": _string("Text or /regex/"),
+            "limit": INT,
+            "cursor": STR,
+        },
+        [],
+    ),
+    None,
+    hints="read repeat",
+)
+
+DELETE_FILE = _tool(
+    "delete_file",
+    "Delete or move a file; versions are kept.",
+    _closed({"path": STR, "expected_version": INT, "move_to": STR, "idempotency_key": STR}, ["path"]),
+    None,
+    hints="destroy",
 )
 
 CORE = ("remember", "recall", "forget", "read_file", "write_file", "list_history")

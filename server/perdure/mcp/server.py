@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
@@ -21,7 +23,7 @@ from perdure.mcp import resources
 from perdure.mcp.prompts import Prompt, shown_prompts
 from perdure.mcp.resources import RESOURCES, Resource
 from perdure.mcp.tools import Tool, shown_definition, shown_instructions, shown_tools
-from perdure.mcp.wording import Answer
+from perdure.mcp.wording import Answer, Binary
 from perdure.service import Service
 from perdure.settings import ToolSettings
 from perdure.types import Principal
@@ -186,7 +188,17 @@ def failure(text: str) -> wire.CallToolResult:
 
 def _result(answer: Answer) -> wire.CallToolResult:
     blocks = [wire.TextContent(type="text", text=block) for block in answer.blocks]
-    return wire.CallToolResult(content=[*blocks], structured_content=answer.structured)
+    shown = [_binary(answer.binary)] if answer.binary is not None else []
+    return wire.CallToolResult(content=[*shown, *blocks], structured_content=answer.structured)
+
+
+def _binary(found: Binary) -> wire.ImageContent | wire.EmbeddedResource:
+    data = base64.b64encode(found.content).decode()
+    if found.mime_type.startswith("image/"):
+        return wire.ImageContent(type="image", data=data, mime_type=found.mime_type)
+    uri = f"{resources.SCHEME}files/{quote(found.path)}"
+    contents = wire.BlobResourceContents(uri=uri, mime_type=found.mime_type, blob=data)
+    return wire.EmbeddedResource(type="resource", resource=contents)
 
 
 def _frames(exc: BaseException) -> str:

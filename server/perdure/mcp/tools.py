@@ -14,7 +14,7 @@ from perdure.mcp.arguments import check_arguments
 from perdure.mcp.wording import Answer
 from perdure.service import Service
 from perdure.settings import ToolSettings
-from perdure.types import MAX_LIMIT, MAX_QUERY, MAX_RESULT, Asking, Principal, Turn
+from perdure.types import MAX_LIMIT, MAX_LISTED, MAX_QUERY, MAX_RESULT, Asking, Edit, Principal, Turn
 from perdure.words import query_terms
 
 Arguments = dict[str, Any]  # Any: already checked against the tool's schema
@@ -122,6 +122,28 @@ def _write_file(service: Service, caller: Principal, given: Arguments) -> Answer
     return wording.written(service.write_file(caller, given.pop("path"), given.pop("content"), **given))
 
 
+def _edit_file(service: Service, caller: Principal, given: Arguments) -> Answer:
+    edits = [Edit(**edit) for edit in given.pop("edits")]
+    return wording.edit_made(service.edit_file(caller, given.pop("path"), edits, **given))
+
+
+def _list_files(service: Service, caller: Principal, given: Arguments) -> Answer:
+    given["limit"] = min(given.get("limit", MAX_LIMIT), MAX_LISTED)
+    page = service.list_files(caller, given.pop("path", "."), **given)
+    files = page.files
+
+    def first(n: int) -> Answer:
+        cursor = files[n - 1].path if n < len(files) else page.next_cursor
+        return wording.files_listed(replace(page, files=files[:n], next_cursor=cursor))
+
+    # One file with all its lines fits: they are few, and short.
+    return wording.fitted(len(files), MAX_RESULT, first, lambda _: first(min(len(files), 1)))
+
+
+def _delete_file(service: Service, caller: Principal, given: Arguments) -> Answer:
+    return wording.deleted(service.delete_file(caller, given.pop("path"), **given))
+
+
 def _page(given: Arguments, *, max_chars: int) -> int:
     """Take max_chars out of the arguments. Asking for too much gives the most there is, and a cursor."""
     if "limit" in given:
@@ -145,6 +167,9 @@ TOOLS: tuple[Tool, ...] = (
     Tool(schemas.SET_STATE, _set_state),
     Tool(schemas.READ_FILE, _read_file),
     Tool(schemas.WRITE_FILE, _write_file),
+    Tool(schemas.EDIT_FILE, _edit_file),
+    Tool(schemas.LIST_FILES, _list_files),
+    Tool(schemas.DELETE_FILE, _delete_file),
 )
 
 

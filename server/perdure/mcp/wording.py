@@ -11,6 +11,10 @@ from perdure.framing import header, short_time, shortened, visible
 from perdure.types import (
     Appended,
     Episode,
+    FileDeleted,
+    FileEdited,
+    FileInfo,
+    FilePage,
     FileReceipt,
     FileText,
     Forgotten,
@@ -38,11 +42,24 @@ EMPTY = {
 
 
 @dataclass(frozen=True, slots=True)
+class Binary:
+    """The bytes of a file of the workspace, and what they are."""
+
+    path: str
+    mime_type: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """One result: `blocks` are its text, `structured` the same facts, or None when the answer is the text of a file."""
+    """One result: `blocks` are its text, `structured` the same facts, or None when the answer is the text of a file.
+
+    A file that is no text is `binary`; it goes before the text.
+    """
 
     blocks: tuple[str, ...]
     structured: dict[str, Any] | None = None
+    binary: Binary | None = None
 
     def text_size(self) -> int:
         return sum(len(block) for block in self.blocks)
@@ -102,6 +119,48 @@ def written(found: FileReceipt) -> Answer:
     word = "Created" if found.created else "Wrote"
     text = f"{word} {visible(found.path)}: version {found.version}, {found.bytes} bytes."
     return _noted(text, structured, found.note)
+
+
+def edit_made(found: FileEdited) -> Answer:
+    structured = {"path": found.path, "version": found.version, "diff": found.diff}
+    path = visible(found.path)
+    word = f"Nothing is written. It would make {path}" if found.dry_run else f"Edited {path}:"
+    return _noted(f"{word} version {found.version}.\n{found.diff}", structured, found.note)
+
+
+def deleted(found: FileDeleted) -> Answer:
+    structured = {"path": found.path, "version": found.version} | _present(moved_from=found.moved_from)
+    path = visible(found.path)
+    if found.moved_from is not None:
+        text = f"Moved {visible(found.moved_from)} to {path}, which is at version {found.version}."
+    else:
+        text = f"Deleted {path}. read_file with version {found.version} still shows what it was."
+    return _noted(text, structured, found.note)
+
+
+def files_listed(found: FilePage) -> Answer:
+    structured: dict[str, Any] = {"files": [_file(file) for file in found.files]}
+    structured |= _present(next_cursor=found.next_cursor, notes=list(found.notes))
+    lines = [line for file in found.files for line in _file_lines(file)]
+    if not found.files:
+        lines.append("No file matches." if found.next_cursor is None else "No file matches so far.")
+    lines += [f"({visible(note)})" for note in found.notes]
+    if found.next_cursor:
+        lines.append(f"(more: cursor {visible(found.next_cursor)})")
+    return Answer(("\n".join(lines),), structured)
+
+
+def _file(file: FileInfo) -> dict[str, Any]:
+    fields: dict[str, Any] = {"path": file.path, "bytes": file.bytes, "version": file.version}
+    fields["modified"] = spare_time(file.modified)
+    lines = [f"{number}: {text}" for number, text in file.lines]
+    return fields | _present(lines=lines, more_lines=file.more_lines or None)
+
+
+def _file_lines(file: FileInfo) -> list[str]:
+    lines = [f"{visible(file.path)}: version {file.version}, {file.bytes} bytes, {short_time(file.modified)}"]
+    lines += [f"  {number}: {visible(text)}" for number, text in file.lines]
+    return [*lines, "  (more lines)"] if file.more_lines else lines
 
 
 def recalled(found: Recall) -> Answer:
@@ -271,10 +330,13 @@ def state_set(found: StateReceipt) -> Answer:
 
 
 def file_text(found: FileText, max_chars: int) -> Answer:
-    """Return the text exactly as it is, in one block, then one line that says what it is.
+    """Return the text exactly as it is, in one block, then one line that says what it is; what is no text as such.
 
     Text over `max_chars` is cut at a line; a single longer line is cut inside and the last line says so.
     """
+    if found.binary is not None:
+        said = f"({visible(found.path)}: version {found.version}, {found.bytes} bytes of {found.mime_type})"
+        return Answer((said,), binary=Binary(found.path, found.mime_type, found.binary))
     cut_inside = False
     if len(found.text) > max_chars - 400:
         text = found.text[: max_chars - 400]

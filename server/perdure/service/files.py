@@ -1,106 +1,51 @@
-"""read_file, write_file and the list of files."""
+"""What changes files: write_file, edit_file, delete_file, and putting a former version back."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import io
 import logging
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sqlmodel import Session
 
 from perdure import chunking, paths
-from perdure.errors import Conflict, Damaged, InvalidInput, NotFound, Refused, Unavailable
-from perdure.lines import read_lines
+from perdure.editing import difference, edited
+from perdure.errors import Conflict, InvalidInput, Refused, Unavailable
 from perdure.service import checks, times
-from perdure.service.core import Part
+from perdure.service.file_reading import FileReading, missing, text_of
+from perdure.service.present import Present, mtime_us, present_of, stat_of
 from perdure.service.receipts import Once
 from perdure.service.redaction import seen_in
-from perdure.store import Reader, episodes, files, passages
+from perdure.store import episodes, files, passages
 from perdure.tables import EpisodeRow, PassageRow
 from perdure.types import (
+    MAX_DIFF,
+    MAX_EDITED_BYTES,
+    MAX_EDITS,
     MAX_INDEXED_FILE_BYTES,
-    MAX_RESULT,
     MAX_WRITE_BYTES,
-    FileInfo,
+    Edit,
+    FileDeleted,
+    FileEdited,
     FileReceipt,
-    FileText,
     Principal,
     Span,
     WriteMode,
 )
-from perdure.workspace import FileStat, Workspace
+from perdure.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
 WRITE_MODES: tuple[WriteMode, ...] = ("write", "create", "append")
-READ_FRAME = 600  # characters left for the line about the file
 
 
-@dataclass(frozen=True, slots=True)
-class _Present:
-    """A file as it is now.
+class Files(FileReading):
+    """Files that agents and people share: bytes on disk, versions counted in SQL.
 
-    `external` tells that somebody else changed the bytes on disk since the last version in SQL; `unplaced` that the
-    last version is committed and kept, but a crash came before its bytes were put in their place.
+    One writer of files at a time, over all processes: a change is committed first, then put in its place. A crash
+    between the two loses nothing: readers get what was committed, and the next writer puts it in its place.
     """
-
-    version: int  # 0 if the path never had a file
-    on_disk: FileStat | None
-    sha256: str
-    external: bool = False
-    unplaced: bool = False
-
-
-class Files(Part):
-    """Files that agents and people share: bytes on disk, versions counted in SQL."""
-
-    def read_file(
-        self, caller: Principal, path: str, *, offset: int = 0, limit: int | None = None, version: int | None = None
-    ) -> FileText:
-        """Return lines of the file as on disk, or as it was in `version`. Raises NotFound, InvalidInput, Refused."""
-        caller.require("files:read")
-        path = paths.normalize(path)
-        workspace = self._core.workspace_of(caller.namespace)
-        damaged: tuple[str, ...] = ()
-        try:
-            with self._core.database.read() as tx:
-                present = _present(tx, workspace, caller.namespace, path)
-                shown = present.version if version is None else version
-                former = shown != present.version or present.unplaced
-                digest = files.digest_of(tx, caller.namespace, path, shown) if former else None
-        except Damaged:
-            if version is not None:
-                raise
-            present, shown, former, digest = _Present(0, _on_disk(workspace, path), ""), 0, False, None
-            damaged = ("The database is damaged: which version this is, and whether it is the last, cannot be read.",)
-        if former and digest is None:
-            raise NotFound(f"{path} has no version {shown}; the present one is {present.version}.")
-        if not former and present.on_disk is None:
-            raise NotFound(
-                f"No file at {path!r} in this workspace. write_file creates it; paths are relative, like notes/plan.md."
-            )
-        kept = nullcontext(io.BytesIO(workspace.read_version(path, files.kept_as(shown, digest)))) if digest else None
-        with kept or workspace.open(path) as file:
-            size = file.seek(0, io.SEEK_END)
-            file.seek(0)
-            lines = read_lines(file, offset=offset, limit=limit, max_chars=MAX_RESULT - READ_FRAME)
-        notes = (*lines.notes, *damaged)
-        if present.external and not former:
-            notes = (*notes, "Changed outside Perdure since the last version it wrote.")
-        return FileText(
-            path=path,
-            version=shown,
-            bytes=size,
-            text=lines.text,
-            first_line=lines.first_line,
-            last_line=lines.last_line,
-            total_lines=lines.total_lines,
-            truncated=lines.truncated,
-            notes=notes,
-        )
 
     def write_file(
         self,
@@ -130,162 +75,330 @@ class Files(Part):
         digest = hashlib.sha256(new).hexdigest()
         once = Once(caller.namespace, idempotency_key, "write_file", path, digest, how, expected_version)
         self._core.database.check_writable()  # before the lock, which would be made anew where the directory is gone
-        # One writer of files at a time, over all processes: a version is committed first, then put in its place.
         with self._core.files_lock.held():
             with self._core.database.read() as tx:
                 if (earlier := once.first(tx)) is not None:
                     return FileReceipt(**earlier)
-            receipt = self._write(caller, workspace, path, new, how, expected_version, once)
+            present = self._settled(workspace, caller.namespace, path)
+            self._expect(workspace, caller.namespace, path, present, expected_version)
+            if how == "create" and present.on_disk is not None:
+                raise Refused(
+                    f"{path} exists ({present.on_disk.bytes} bytes, version {present.version})."
+                    " Use mode write or append, or another path."
+                )
+            data = workspace.read(path) + new if how == "append" and present.on_disk is not None else new
+            receipt = FileReceipt(path, present.version + 1, len(data), created=present.on_disk is None)
+            self._put(caller, workspace, path, present, data, lambda tx: once.keep(tx, receipt, times.now()))
         self._core.indexer.wake()
-        return dataclasses.replace(receipt, note=seen_in(content) or receipt.note)
+        return replace(receipt, note=seen_in(content))
 
-    def _write(
+    def edit_file(
+        self,
+        caller: Principal,
+        path: str,
+        edits: Sequence[Edit],
+        *,
+        expected_version: int | None = None,
+        dry_run: bool = False,
+        idempotency_key: str | None = None,
+    ) -> FileEdited:
+        """Replace texts that occur exactly once, in order, all or none; line ends and a byte order mark stay.
+
+        `dry_run` shows the difference and writes nothing. Raises NotFound, Conflict as write_file does, and
+        InvalidInput for a text that is not there or not once, which says what is nearest, and for a file that is not
+        UTF-8.
+        """
+        caller.require("files:write")
+        path = paths.normalize(path)
+        checks.between(len(edits), "the number of edits", 1, MAX_EDITS)
+        for n, edit in enumerate(edits):
+            checks.storable(edit.old, f"edits[{n}].old")
+            checks.storable(edit.new, f"edits[{n}].new")
+        workspace = self._core.workspace_of(caller.namespace)
+        digest = hashlib.sha256(repr([(edit.old, edit.new) for edit in edits]).encode()).hexdigest()
+        once = Once(caller.namespace, idempotency_key, "edit_file", path, digest, expected_version)
+        if dry_run:
+            with self._core.database.read() as tx:
+                present = present_of(tx, workspace, caller.namespace, path)
+            self._expect(workspace, caller.namespace, path, present, expected_version)
+            return self._edited(caller.namespace, path, present, edits, dry_run=True)[0]
+        self._core.database.check_writable()
+        with self._core.files_lock.held():
+            with self._core.database.read() as tx:
+                if (earlier := once.first(tx)) is not None:
+                    return FileEdited(**earlier)
+            present = self._settled(workspace, caller.namespace, path)
+            self._expect(workspace, caller.namespace, path, present, expected_version)
+            receipt, data = self._edited(caller.namespace, path, present, edits)
+            self._put(caller, workspace, path, present, data, lambda tx: once.keep(tx, receipt, times.now()))
+        self._core.indexer.wake()
+        return replace(receipt, note=seen_in("\n".join(edit.new for edit in edits)))
+
+    def _edited(
+        self, namespace: str, path: str, present: Present, edits: Sequence[Edit], *, dry_run: bool = False
+    ) -> tuple[FileEdited, bytes]:
+        if not present.is_there:
+            raise missing(path, present)
+        if present.on_disk is not None and present.on_disk.bytes > MAX_EDITED_BYTES:
+            raise InvalidInput(
+                f"{path} is {present.on_disk.bytes} bytes; files above {MAX_EDITED_BYTES} are not edited. Split it."
+            )
+        old = text_of(path, self._bytes_of(namespace, path, None)[1])
+        new = edited(old, edits, path)
+        if new == old:
+            raise InvalidInput(f"Together the edits leave {path} as it is; nothing was written.")
+        version = present.version + 1
+        diff = difference(path, old, new, versions=(present.version, version), max_chars=MAX_DIFF)
+        return FileEdited(path, version, diff, dry_run), new.encode()
+
+    def delete_file(
+        self,
+        caller: Principal,
+        path: str,
+        *,
+        expected_version: int | None = None,
+        move_to: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> FileDeleted:
+        """Delete a file, or move it to a path at which there is none; its versions stay readable at the old path.
+
+        Version numbers go on counting if the path is written again. Folders are not deleted, but for those that are
+        left empty. Raises NotFound, Conflict, Refused, InvalidInput.
+        """
+        caller.require("files:write")
+        path = paths.normalize(path)
+        target = paths.normalize(move_to) if move_to is not None else None
+        if target == path:
+            raise InvalidInput(f"move_to is {path!r}, where the file is already. Choose another path.")
+        workspace = self._core.workspace_of(caller.namespace)
+        once = Once(caller.namespace, idempotency_key, "delete_file", path, target, expected_version)
+        self._core.database.check_writable()
+        with self._core.files_lock.held():
+            with self._core.database.read() as tx:
+                if (earlier := once.first(tx)) is not None:
+                    return FileDeleted(**earlier)
+            present = self._settled(workspace, caller.namespace, path)
+            if present.on_disk is None:
+                raise missing(path, present)
+            self._expect(workspace, caller.namespace, path, present, expected_version)
+            if target is not None:
+                receipt = self._move(caller, workspace, path, present, target, once)
+            else:
+                receipt = self._delete(caller, workspace, path, present, once)
+        self._core.indexer.wake()
+        return receipt
+
+    def restore_file(self, caller: Principal, path: str, version: int) -> FileReceipt:
+        """Make the bytes of a former version the present ones, as a new version. Raises NotFound, InvalidInput."""
+        caller.require("files:write")
+        path = paths.normalize(path)
+        workspace = self._core.workspace_of(caller.namespace)
+        self._core.database.check_writable()
+        with self._core.files_lock.held():
+            present = self._settled(workspace, caller.namespace, path)
+            data = self._bytes_of(caller.namespace, path, version)[1]
+            if present.on_disk is not None and hashlib.sha256(data).hexdigest() == present.sha256:
+                raise InvalidInput(f"{path} is as it was in version {version} already; nothing was written.")
+            receipt = FileReceipt(path, present.version + 1, len(data), created=present.on_disk is None)
+            about = f"restored from version {version}"
+            self._put(caller, workspace, path, present, data, lambda _: None, about=about)
+        self._core.indexer.wake()
+        return receipt
+
+    # --- what stands there
+
+    def _settled(self, workspace: Workspace, namespace: str, path: str) -> Present:
+        """Return the file as it is, after finishing what a crash left between commit and disk."""
+        with self._core.database.read() as tx:
+            present = present_of(tx, workspace, namespace, path)
+        if present.unremoved:
+            with workspace.removing(path) as remove:
+                remove()
+            self._note_removed(namespace, path)
+        elif present.unplaced:
+            workspace.write(path, workspace.read_version(path, files.kept_as(present.version, present.sha256)))
+            self._note_placed(workspace, namespace, path)
+        else:
+            return present
+        with self._core.database.read() as tx:
+            return present_of(tx, workspace, namespace, path)
+
+    def _expect(
+        self, workspace: Workspace, namespace: str, path: str, present: Present, expected_version: int | None
+    ) -> None:
+        version = present.version if present.is_there else 0
+        if expected_version is None or expected_version == version:
+            return
+        state = f"is at version {version}" if version else "does not exist"
+        changes = self._changes_since(workspace, namespace, path, present, expected_version)
+        raise Conflict(
+            f"{path} {state}, not at version {expected_version}. Read it again and decide anew; nothing was written."
+            f"{changes}"
+        )
+
+    # --- changing it
+
+    def _put(
         self,
         caller: Principal,
         workspace: Workspace,
         path: str,
-        new: bytes,
-        how: WriteMode,
-        expected_version: int | None,
-        once: Once,
-    ) -> FileReceipt:
-        present = self._settled(workspace, caller.namespace, path)
-        _allow(path, present, how, expected_version)
-        there = workspace.read(path) if present.on_disk is not None and (present.external or how == "append") else b""
-        if present.external:
-            workspace.keep(path, files.kept_as(present.version, present.sha256), there)
-        data = there + new if how == "append" else new
+        present: Present,
+        data: bytes,
+        commit: Callable[[Session], None],
+        *,
+        about: str = "",
+    ) -> None:
+        """Make `data` the next version of the file. `commit` is done in the same transaction."""
         version = present.version + 1
-        receipt = FileReceipt(path, version, len(data), created=present.on_disk is None)
-        with workspace.replacing(path, data) as replace:
-            # Kept before the commit, so that a crash after it loses nothing: the next writer puts it in its place.
+        there = self._keep_external(workspace, path, present)
+        with workspace.replacing(path, data) as put:
+            _still(workspace, path, present)
+            # Kept before the commit, so that a crash after it loses nothing.
             workspace.keep(path, files.kept_as(version, hashlib.sha256(data).hexdigest()), data)
             with self._core.database.write() as tx:
-                if present.external:
+                if there is not None:
                     self._record(tx, caller, path, there, present.version, "external_change")
-                self._record(tx, caller, path, data, version, "write_file")
+                self._record(tx, caller, path, data, version, "write_file", about)
+                commit(tx)
+            self._place(workspace, caller.namespace, path, version, put)
+
+    def _delete(self, caller: Principal, workspace: Workspace, path: str, present: Present, once: Once) -> FileDeleted:
+        there = self._keep_external(workspace, path, present)
+        receipt = FileDeleted(path, present.version)
+        with workspace.removing(path) as remove:
+            _still(workspace, path, present)
+            with self._core.database.write(spend_reserve=there is None) as tx:
+                if there is not None:
+                    self._record(tx, caller, path, there, present.version, "external_change")
+                self._record_removal(tx, caller, path, present.version)
                 once.keep(tx, receipt, times.now())
-            # Committed and kept: whatever fails from here on, readers get this version, and the next writer places it.
+            self._take_away(caller.namespace, path, present.version, remove)
+        return receipt
+
+    def _move(
+        self, caller: Principal, workspace: Workspace, path: str, present: Present, target: str, once: Once
+    ) -> FileDeleted:
+        before = self._settled(workspace, caller.namespace, target)
+        if before.on_disk is not None:
+            raise Refused(
+                f"{target} exists ({before.on_disk.bytes} bytes, version {before.version}); nothing was moved. "
+                "Choose another path, or delete that file first."
+            )
+        data, version = workspace.read(path), before.version + 1
+        there = self._keep_external(workspace, path, present)
+        receipt = FileDeleted(target, version, moved_from=path)
+        mode = present.on_disk.mode if present.on_disk is not None else 0o600
+        with workspace.removing(path) as remove, workspace.replacing(target, data, mode=mode) as put:
+            _still(workspace, path, present)
+            workspace.keep(target, files.kept_as(version, hashlib.sha256(data).hexdigest()), data)
+            with self._core.database.write() as tx:
+                if there is not None:
+                    self._record(tx, caller, path, there, present.version, "external_change")
+                self._record_removal(tx, caller, path, present.version, f"moved to {target}")
+                about = f"moved from {path} (its version {present.version})"
+                self._record(tx, caller, target, data, version, "move_file", about)
+                once.keep(tx, receipt, times.now())
             try:
-                replace()
-            except Conflict as exc:
-                raise Conflict(
-                    f"Somebody else changed {path} on disk during this write, and that is what stands there. Yours is "
-                    f"stored as version {version}: read_file shows it with version {version}. Read both and decide "
-                    "anew."
-                ) from exc
-            except OSError as exc:
-                log.warning("version %d of a file is stored, and not yet in its place: %s", version, exc.strerror)
-                return receipt
+                self._place(workspace, caller.namespace, target, version, put)
+            finally:
+                self._take_away(caller.namespace, path, present.version, remove)
+        return receipt
+
+    def _keep_external(self, workspace: Workspace, path: str, present: Present) -> bytes | None:
+        """Keep what somebody else put there as the version it will be, and return it; None for our own."""
+        if not present.external:
+            return None
+        there = workspace.read(path)
+        workspace.keep(path, files.kept_as(present.version, hashlib.sha256(there).hexdigest()), there)
+        return there
+
+    def _place(self, workspace: Workspace, namespace: str, path: str, version: int, put: Callable[[], bool]) -> None:
+        """Put committed bytes in their place. Whatever fails here, readers get them, and the next writer places them.
+
+        Raises Conflict if somebody else wrote there meanwhile.
+        """
         try:
-            self._note_placed(workspace, caller.namespace, path)
+            put()
+        except Conflict as exc:
+            raise Conflict(
+                f"Somebody else changed {path} on disk during this write, and that is what stands there. Yours is "
+                f"stored as version {version}: read_file shows it with version {version}. Read both and decide "
+                "anew."
+            ) from exc
+        except OSError as exc:
+            log.warning("version %d of a file is stored, and not yet in its place: %s", version, exc.strerror)
+            return
+        try:
+            self._note_placed(workspace, namespace, path)
         except Unavailable as exc:
             log.warning("version %d of a file is stored, and noted as such by the next writer: %s", version, exc)
-        return receipt
+
+    def _take_away(self, namespace: str, path: str, version: int, remove: Callable[[], None]) -> None:
+        """Remove a file whose deletion is committed. Raises Conflict if somebody else wrote there meanwhile."""
+        try:
+            remove()
+        except Conflict as exc:
+            self._note_removed(namespace, path)
+            raise Conflict(
+                f"Somebody else changed {path} on disk meanwhile, and that is what stands there now. What was there "
+                f"before is version {version}. Read both and decide anew."
+            ) from exc
+        except OSError as exc:
+            log.warning("a file is deleted, and its bytes are removed by the next writer: %s", exc.strerror)
+            return
+        try:
+            self._note_removed(namespace, path)
+        except Unavailable as exc:
+            log.warning("a file is deleted, and noted as such by the next writer: %s", exc)
 
     def _note_placed(self, workspace: Workspace, namespace: str, path: str) -> None:
         with self._core.database.write_derived() as tx:
             files.note_placed(tx, namespace, path, mtime_us(workspace.stat(path)))
 
-    def _settled(self, workspace: Workspace, namespace: str, path: str) -> _Present:
-        """Return the file as it is, after finishing what a crash left between commit and replacing."""
-        with self._core.database.read() as tx:
-            present = _present(tx, workspace, namespace, path)
-        if not present.unplaced:
-            return present
-        workspace.write(path, workspace.read_version(path, files.kept_as(present.version, present.sha256)))
-        self._note_placed(workspace, namespace, path)
-        with self._core.database.read() as tx:
-            return _present(tx, workspace, namespace, path)
+    def _note_removed(self, namespace: str, path: str) -> None:
+        with self._core.database.write_derived() as tx:
+            files.note_placed(tx, namespace, path, files.REMOVED)
 
-    def list_files(self, caller: Principal) -> list[FileInfo]:
-        """Return every file of the workspace by path, those that were put there from outside included."""
-        caller.require("files:read")
-        workspace = self._core.workspace_of(caller.namespace)
-        with self._core.database.read() as tx:
-            known = files.versions(tx, caller.namespace)
-        return sorted(
-            (
-                FileInfo(
-                    path=stat.path,
-                    bytes=stat.bytes,
-                    version=known.get(stat.path, 1),
-                    modified=times.show(times.store(stat.modified)),
-                )
-                for stat in workspace.walk()
-            ),
-            key=lambda info: info.path,
-        )
+    # --- what SQL knows of it
 
     def _record(
-        self,
-        tx: Session,
-        caller: Principal,
-        path: str,
-        data: bytes,
-        version: int,
-        kind: str,
+        self, tx: Session, caller: Principal, path: str, data: bytes, version: int, kind: str, about: str = ""
     ) -> None:
         now = times.now()
-        episode = EpisodeRow(
-            namespace=caller.namespace,
-            kind=kind,
-            at=now,
-            recorded_at=now,
-            agent=caller.agent,
-            content=f"version {version}",
-            subject=path,
-        )
-        (seq,) = episodes.append(tx, [episode])
+        seq = _append(tx, caller, kind, path, version, about, now)
         file = files.StoredFile(path, version, len(data), hashlib.sha256(data).hexdigest(), mtime_us=0)
         files.put(tx, caller.namespace, file, at=now, seq=seq)
         passages.remove(tx, caller.namespace, "file", path)
         passages.add(tx, sections(caller.namespace, path, data, version, seq, now))
 
-
-def _present(reader: Reader, workspace: Workspace, namespace: str, path: str) -> _Present:
-    row = files.get(reader, namespace, path)
-    on_disk = _on_disk(workspace, path)
-    if row is None:
-        return (
-            _Present(0, None, "") if on_disk is None else _Present(1, on_disk, _digest(workspace, path), external=True)
-        )
-    if on_disk is not None and on_disk.bytes == row.bytes and mtime_us(on_disk) == row.mtime_us:
-        return _Present(row.version, on_disk, row.sha256)
-    sha256 = _digest(workspace, path) if on_disk is not None else None
-    if sha256 == row.sha256:
-        return _Present(row.version, on_disk, row.sha256)
-    if row.mtime_us == 0 and sha256 == files.digest_of(reader, namespace, path, row.version - 1):
-        return _Present(row.version, on_disk, row.sha256, unplaced=True)
-    if sha256 is None:
-        return _Present(row.version, None, "")
-    return _Present(row.version + 1, on_disk, sha256, external=True)
+    def _record_removal(self, tx: Session, caller: Principal, path: str, version: int, about: str = "") -> None:
+        _append(tx, caller, "delete_file", path, version, about, times.now())
+        files.note_placed(tx, caller.namespace, path, files.REMOVING)
+        passages.remove(tx, caller.namespace, "file", path)
 
 
-def _on_disk(workspace: Workspace, path: str) -> FileStat | None:
-    try:
-        return workspace.stat(path)
-    except NotFound:
-        return None
+def _still(workspace: Workspace, path: str, present: Present) -> None:
+    """Raise Conflict if somebody changed the file since it was looked at: what was made of it then is outdated.
+
+    Called once the last step of a change knows what it may replace, so that no change is missed between the two.
+    """
+    if stat_of(workspace, path) != present.on_disk:
+        raise Conflict(f"Somebody else changed {path} on disk just now; nothing was written. Read it again.")
 
 
-def _digest(workspace: Workspace, path: str) -> str:
-    with workspace.open(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _allow(path: str, present: _Present, mode: WriteMode, expected_version: int | None) -> None:
-    version = present.version if present.on_disk is not None else 0
-    if expected_version is not None and expected_version != version:
-        state = f"is at version {version}" if version else "does not exist"
-        raise Conflict(
-            f"{path} {state}, not at version {expected_version}. Read it again and decide anew; nothing was written."
-        )
-    if mode == "create" and present.on_disk is not None:
-        raise Refused(
-            f"{path} exists ({present.on_disk.bytes} bytes, version {version})."
-            " Use mode write or append, or another path."
-        )
+def _append(tx: Session, caller: Principal, kind: str, path: str, version: int, about: str, now: str) -> int:
+    episode = EpisodeRow(
+        namespace=caller.namespace,
+        kind=kind,
+        at=now,
+        recorded_at=now,
+        agent=caller.agent,
+        content=f"version {version}{', ' if about else ''}{about}",
+        subject=path,
+    )
+    (seq,) = episodes.append(tx, [episode])
+    return seq
 
 
 def sections(namespace: str, path: str, data: bytes, version: int, seq: int, now: str) -> list[passages.NewPassage]:
@@ -313,7 +426,3 @@ def sections(namespace: str, path: str, data: bytes, version: int, seq: int, now
         )
         found.append(passages.NewPassage(row, f"{path}\n{section}", "", [Span(0, len(section))]))
     return found
-
-
-def mtime_us(stat: FileStat) -> int:
-    return int(stat.modified.timestamp() * 1_000_000)

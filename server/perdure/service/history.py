@@ -42,6 +42,8 @@ KINDS = (
     "set_state",
     "write_file",
     "external_change",
+    "move_file",
+    "delete_file",
     "compact",
 )
 ROLES_LIMIT = 80

@@ -9,11 +9,12 @@ from sqlmodel import Session
 
 from perdure.errors import Conflict, InvalidInput, NotFound, Refused
 from perdure.service.exported import FileLine, VersionLine, content_of
-from perdure.service.files import mtime_us, sections
+from perdure.service.files import sections
+from perdure.service.present import mtime_us
 from perdure.store import files, passages, reader_of, transfer
 from perdure.workspace import Workspace
 
-WRITES = ("write_file", "external_change")
+WRITES = ("write_file", "external_change", "move_file")
 KNOWN_US = 1  # a time that no file has: what lies at the path was looked at, and is not the version in SQL
 
 
@@ -94,6 +95,10 @@ class FileImport:
         if line.placed == "nothing" and there is not None:
             self._kept.append(f"{self._namespace}: {line.path}")
         self._search(new)
+        if line.placed == "nothing" and new and files.was_deleted(self._reader, self._namespace, line.path):
+            passages.remove(self._tx, self._namespace, "file", line.path)
+            if there is None:
+                files.note_placed(self._tx, self._namespace, line.path, files.REMOVED)
         counts = self._added if new or there != digest else self._present
         counts[line.type] += 1
 

@@ -108,12 +108,15 @@ def _stored(tx: Reader, namespace: str, id: str) -> list[Standing]:
     else:
         path = paths.normalize(id)
         found = standing.of_subject(tx, namespace, "file", path)
-        missing = (
-            f"{path} is kept, but recall does not search it: it is empty, no UTF-8 text, or too large."
-            if files.get(tx, namespace, path) is not None
-            else f"No file {path!r} was written through Perdure in the namespace {namespace!r}, and nothing has that"
-            " id. Ids are like mem_…, turn_12, file_34."
-        )
+        if (row := files.get(tx, namespace, path)) is None:
+            missing = (
+                f"No file {path!r} was written through Perdure in the namespace {namespace!r}, and nothing has that"
+                " id. Ids are like mem_…, turn_12, file_34."
+            )
+        elif row.deleted:
+            missing = f"{path} was deleted, so recall does not search it. `perdure files log` shows its versions."
+        else:
+            missing = f"{path} is kept, but recall does not search it: it is empty, no UTF-8 text, or too large."
     if not found:
         raise NotFound(missing)
     return found

@@ -13,7 +13,7 @@ from dataclasses import replace
 from perdure import note_files
 from perdure.errors import PerdureError
 from perdure.service.core import Core
-from perdure.service.files import mtime_us
+from perdure.service.present import is_as_written, mtime_us
 from perdure.service.recall import Recalling
 from perdure.service.seeding import Seeding
 from perdure.store import files, passages
@@ -43,7 +43,11 @@ class Noticing(Seeding, Recalling):
         """As Recalling.recall; says which of the files that it shows have changed since they were indexed."""
         answer = super().recall(caller, query, asking)
         paths = sorted({hit.path for hit in answer.hits if hit.path is not None})
-        changed = self._changed(caller.namespace, paths) if paths else []
+        if not paths:
+            return answer
+        with self._core.database.read() as tx:
+            shown = [file for path in paths if (file := files.get(tx, caller.namespace, path)) is not None]
+        changed = self._changed(caller.namespace, shown)
         if not changed:
             return answer
         self._have_looked_at(caller, at_once=True)
@@ -58,19 +62,19 @@ class Noticing(Seeding, Recalling):
             self._looked[caller.namespace] = now, self._core.pool.submit(self._look_at_files, caller)
 
     def _look_at_files(self, caller: Principal) -> None:
-        with self._core.database.read() as tx:
-            known = [path for path in files.versions(tx, caller.namespace) if not self._is_read_as_notes(path)]
-        for path in self._changed(caller.namespace, known):
-            try:
+        try:
+            with self._core.database.read() as tx:
+                known = files.last(tx, caller.namespace)
+            for path in self._changed(caller.namespace, [each for each in known.values() if not self._is_notes(each)]):
                 self._notice(caller, path)
-            except PerdureError as exc:
-                log.warning("a file that changed on disk is indexed anew later: %s", exc)
+        except PerdureError as exc:
+            log.warning("a file that changed on disk is indexed anew later: %s", exc)
+        except Exception:  # nobody waits for this, who would see it
+            log.exception("the files were not looked at")
 
-    def _changed(self, namespace: str, paths: Sequence[str]) -> list[str]:
-        """Return which of the files are not, by size and time, what the last version left there."""
+    def _changed(self, namespace: str, stored: Sequence[files.StoredFile]) -> list[str]:
+        """Return the paths of those that are not, by size and time, what the last version left there."""
         workspace = self._core.workspace_of(namespace)
-        with self._core.database.read() as tx:
-            stored = [file for path in paths if (file := files.get(tx, namespace, path)) is not None]
         there = {file.path: _on_disk(workspace, file) for file in stored}
         with self._core.database.read() as tx:
             # What is gone has been noticed once no text of it is found.
@@ -99,8 +103,9 @@ class Noticing(Seeding, Recalling):
                 files.note_placed(tx, caller.namespace, path, mtime_us(present.on_disk))
         self._core.indexer.wake()
 
-    def _is_read_as_notes(self, path: str) -> bool:
-        return self._core.settings.seeding.automatic and note_files.is_notes(path)
+    def _is_notes(self, file: files.StoredFile) -> bool:
+        """Return whether seeding reads it, which then knows when it changed."""
+        return self._core.settings.seeding.automatic and note_files.is_notes(file.path)
 
 
 def _on_disk(workspace: Workspace, file: files.StoredFile) -> bool | None:
@@ -108,7 +113,6 @@ def _on_disk(workspace: Workspace, file: files.StoredFile) -> bool | None:
     if file.mtime_us == 0:
         return True  # a write is under way, or a crash came in between: the next writer settles that
     try:
-        there = workspace.stat(file.path)
+        return is_as_written(file, workspace.stat(file.path))
     except PerdureError:
         return None
-    return (there.bytes, mtime_us(there)) == (file.bytes, file.mtime_us)

@@ -13,7 +13,9 @@ from perdure.errors import Conflict
 from perdure.service import checks
 from perdure.store import Reader, episodes
 from perdure.tables import IdempotencyRow
-from perdure.types import Appended, FileReceipt, Forgotten, Receipt, StateReceipt
+from perdure.types import Appended, FileDeleted, FileEdited, FileReceipt, Forgotten, Receipt, StateReceipt
+
+Written = Receipt | Appended | FileReceipt | FileEdited | FileDeleted | Forgotten | StateReceipt
 
 MAX_IDEMPOTENCY_KEY = 200
 OTHER_WRITE = (
@@ -44,7 +46,7 @@ class Once:
         fields: dict[str, Any] = json.loads(receipt)
         return fields if request == self._request else {**fields, "note": OTHER_WRITE}
 
-    def keep(self, tx: Session, receipt: Receipt | Appended | FileReceipt | Forgotten | StateReceipt, at: str) -> None:
+    def keep(self, tx: Session, receipt: Written, at: str) -> None:
         if self._key is None:
             return
         episodes.keep_receipt(

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
+from typing import TypeVar
 
 from sqlmodel import Session
 
@@ -36,6 +37,9 @@ from perdure.types import (
     MAX_TURN,
     SOURCES,
     Differs,
+    Edit,
+    FileDeleted,
+    FileEdited,
     FileReceipt,
     FileText,
     Principal,
@@ -43,6 +47,8 @@ from perdure.types import (
 )
 
 log = logging.getLogger(__name__)
+
+Changed = TypeVar("Changed", FileReceipt, FileEdited, FileDeleted)
 
 BATCH = 100  # statements stored in one transaction, so that other writers get their turn
 PATIENCE_S = 2.0  # that a question waits for notes which are being read
@@ -161,16 +167,59 @@ class Seeding(Memories, Files, Upkeep):
             expected_version=expected_version,
             idempotency_key=idempotency_key,
         )
-        if not (self._core.settings.seeding.automatic and note_files.is_notes(receipt.path)):
+        return self._took(caller, receipt, receipt.path)
+
+    def edit_file(
+        self,
+        caller: Principal,
+        path: str,
+        edits: Sequence[Edit],
+        *,
+        expected_version: int | None = None,
+        dry_run: bool = False,
+        idempotency_key: str | None = None,
+    ) -> FileEdited:
+        receipt = super().edit_file(
+            caller,
+            path,
+            edits,
+            expected_version=expected_version,
+            dry_run=dry_run,
+            idempotency_key=idempotency_key,
+        )
+        return receipt if dry_run else self._took(caller, receipt, receipt.path)
+
+    def delete_file(
+        self,
+        caller: Principal,
+        path: str,
+        *,
+        expected_version: int | None = None,
+        move_to: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> FileDeleted:
+        receipt = super().delete_file(
+            caller, path, expected_version=expected_version, move_to=move_to, idempotency_key=idempotency_key
+        )
+        return self._took(caller, receipt, *dict.fromkeys((receipt.path, receipt.moved_from or receipt.path)))
+
+    def restore_file(self, caller: Principal, path: str, version: int) -> FileReceipt:
+        receipt = super().restore_file(caller, path, version)
+        return self._took(caller, receipt, receipt.path)
+
+    def _took(self, caller: Principal, receipt: Changed, *paths: str) -> Changed:
+        """Read the notes among files that were changed; return the receipt, which says what could not be read."""
+        told = [Told(self._of_workspace(caller.namespace, path)) for path in paths if note_files.is_notes(path)]
+        if not (self._core.settings.seeding.automatic and told):
             return receipt
-        told = Told(self._of_workspace(caller.namespace, receipt.path))
         try:
-            self._read_in(caller, [told], settle=False)
+            self._read_in(caller, told, settle=False)
         except PerdureError as exc:
-            told.problem = str(exc)
-        if told.problem is None:
+            told[0].problem = str(exc)
+        problem = next((each.problem for each in told if each.problem is not None), None)
+        if problem is None:
             return receipt
-        said = f"Written, but not read into memories: {told.problem}"
+        said = f"Written, but not read into memories: {problem}"
         return replace(receipt, note=f"{receipt.note} {said}" if receipt.note else said)
 
     def read_file(

@@ -8,6 +8,9 @@ from sqlmodel import Session
 
 from perdure.store.engine import Reader
 from perdure.tables import FileRow, FileVersionRow
+from perdure.types import FileEvent
+
+REMOVING, REMOVED = -1, -2  # in the place of a time: the bytes may still be in their place, or are known to be gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,11 @@ class StoredFile:
     version: int
     bytes: int
     sha256: str
-    mtime_us: int  # 0 until the bytes are known to be in their place
+    mtime_us: int  # 0 until the bytes are known to be in their place; REMOVING or REMOVED of what was deleted
+
+    @property
+    def deleted(self) -> bool:
+        return self.mtime_us in (REMOVING, REMOVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +76,40 @@ def is_unplaced(reader: Reader, namespace: str, path: str) -> bool:
 
 
 def note_placed(tx: Session, namespace: str, path: str, mtime_us: int) -> None:
-    """Note that the bytes of the present version are in their place."""
+    """Note that the bytes of the present version are in their place, or what became of a file that was deleted."""
     row = tx.get_one(FileRow, (namespace, path))
     row.mtime_us = mtime_us
 
 
-def versions(reader: Reader, namespace: str) -> dict[str, int]:
-    """Return the present version of every path."""
-    return dict(reader.execute("SELECT path, version FROM file WHERE namespace = ?", (namespace,)))
+def last(reader: Reader, namespace: str) -> dict[str, StoredFile]:
+    """Return the last version of every path, of those that were deleted too."""
+    rows = reader.execute("SELECT path, version, bytes, sha256, mtime_us FROM file WHERE namespace = ?", (namespace,))
+    return {row[0]: StoredFile(*row) for row in rows}
+
+
+EVENTS = """
+SELECT v.version, v.at, e.kind, e.agent, v.bytes, e.content, e.seq
+FROM file_version v JOIN episode e ON e.seq = v.seq WHERE v.namespace = :namespace AND v.path = :path
+UNION ALL
+SELECT 0, e.at, e.kind, e.agent, NULL, e.content, e.seq FROM episode e
+WHERE e.namespace = :namespace AND e.kind = 'delete_file' AND e.subject = :path
+ORDER BY 7, 1
+"""
+
+
+def events(reader: Reader, namespace: str, path: str) -> list[FileEvent]:
+    """Return what made each version of a file, and its deletions, in order."""
+    found: list[FileEvent] = []
+    for version, at, kind, agent, size, content, _ in reader.execute(EVENTS, {"namespace": namespace, "path": path}):
+        before = found[-1].version if found else 0
+        found.append(FileEvent(version or before, at, kind, agent, size, content))
+    return found
+
+
+def was_deleted(reader: Reader, namespace: str, path: str) -> bool:
+    """Say whether the last thing that happened to a file was its deletion."""
+    found = events(reader, namespace, path)
+    return bool(found) and found[-1].bytes is None
 
 
 def put(tx: Session, namespace: str, file: StoredFile, *, at: str, seq: int) -> None:

@@ -1,0 +1,133 @@
+"""Which paths a glob takes, and which lines of a file hold a text or match an expression. No I/O.
+
+Expressions are those of RE2, which takes time linear in the text whatever it is asked for: no pattern hangs a search.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import re2  # pyright: ignore[reportMissingTypeStubs]
+
+from perdure.errors import InvalidInput
+
+MOST_LINES = 20  # shown of one file
+LINE_CHARS = 200  # shown of one line
+BEFORE = 60  # of them before what was found, where the line is longer
+
+Found = tuple[tuple[tuple[int, str], ...], bool]
+"""((number, text) of the lines, whether there are more)."""
+
+
+def glob(pattern: str) -> Callable[[str], bool]:
+    """Return what says whether a path, relative to where the search begins, is taken.
+
+    `*` and `?` stop at slashes, `**` does not; `[a-z]`, `[!a]` and `{md,txt}` choose. A pattern without a slash is that
+    of a name in any folder. Raises InvalidInput.
+    """
+    text = unicodedata.normalize("NFC", pattern.strip()).removeprefix("./")
+    if not text or text.startswith("/") or "\\" in text:
+        raise InvalidInput(f"pattern is {pattern[:80]!r}; it is relative, like *.md or notes/**/*.txt.")
+    if text.endswith("/"):
+        text += "**"
+    whole = text if "/" in text else f"**/{text}"
+    expression = _compiled(_translated(whole), f"pattern {pattern[:80]!r}")
+    return lambda path: expression.fullmatch(path) is not None
+
+
+def _translated(pattern: str) -> str:
+    made, n, depth = "", 0, 0
+    while n < len(pattern):
+        rest = pattern[n:]
+        if rest.startswith("**/") and (n == 0 or pattern[n - 1] == "/"):
+            made, n = made + "(?:[^/]+/)*", n + 3
+        elif rest.startswith("**"):
+            made, n = made + ".*", n + 2
+        elif (chosen := re.match(r"\[(!|\^)?(\]?[^\]/]*)\]", rest)) and chosen[2]:
+            inner = re.sub(r"([\\^\[\]&~|])", r"\\\1", chosen[2])
+            made, n = made + f"[{'^/' if chosen[1] else ''}{inner}]", n + chosen.end()
+        else:
+            char = pattern[n]
+            n += 1
+            if char == "{" and "}" in rest:
+                made, depth = made + "(?:", depth + 1
+            elif char == "}" and depth:
+                made, depth = made + ")", depth - 1
+            elif char == "," and depth:
+                made += "|"
+            else:
+                made += {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char))
+    return f"(?s){made}{')' * depth}"
+
+
+def finder(contains: str) -> Callable[[bytes], Found]:
+    """Return what finds the lines of a file's bytes: with the text as it stands, or with /expression/ or
+    /expression/i, which then ignores case. Raises InvalidInput.
+    """
+    wanted = re.fullmatch(r"/(.+)/(i?)", contains, re.DOTALL)
+    if not contains:
+        raise InvalidInput("contains is empty. Give a text, or an expression between slashes like /todo|fixme/i.")
+    if wanted is None:
+        needle = contains.encode()
+        return lambda data: _lines(data, _texts(data, needle))
+    flags = "(?mi)" if wanted[2] else "(?m)"
+    expression = _compiled(flags + wanted[1], f"contains {contains[:80]!r}", by_line=True)
+    return lambda data: _lines(data, _matches(data, expression))
+
+
+def _compiled(pattern: str, what: str, *, by_line: bool = False) -> Any:  # Any: the module has no types
+    options = cast("Any", re2).Options()
+    options.never_nl = by_line
+    options.log_errors = False
+    try:
+        return cast("Any", re2).compile(pattern, options)
+    except cast("Any", re2).error as exc:
+        said = exc.args[0].decode(errors="replace") if exc.args and isinstance(exc.args[0], bytes) else str(exc)
+        raise InvalidInput(
+            f"{what} is no expression of RE2: {said}. There are no backreferences and no look-around in it."
+        ) from exc
+
+
+def _texts(data: bytes, needle: bytes) -> Iterator[int]:
+    place = data.find(needle)
+    while place >= 0:
+        yield place
+        end = data.find(b"\n", place)
+        place = data.find(needle, end + 1) if end >= 0 else -1
+
+
+def _matches(data: bytes, expression: Any) -> Iterator[int]:
+    begin = 0
+    while begin <= len(data) and (found := expression.search(data, begin)) is not None:
+        place = found.start()
+        if place == len(data) and (not data or data.endswith(b"\n")):
+            return  # after the last line
+        yield place
+        end = data.find(b"\n", place)
+        if end < 0:
+            return
+        begin = end + 1
+
+
+def _lines(data: bytes, places: Iterator[int]) -> Found:
+    found: list[tuple[int, str]] = []
+    number, counted = 1, 0
+    for place in places:
+        if len(found) == MOST_LINES:
+            return tuple(found), True
+        start = data.rfind(b"\n", 0, place) + 1
+        number, counted = number + data.count(b"\n", counted, start), start
+        end = data.find(b"\n", place)
+        found.append((number, _shown(data, start, end if end >= 0 else len(data), place)))
+    return tuple(found), False
+
+
+def _shown(data: bytes, start: int, end: int, place: int) -> str:
+    """Return the line, of a long one what is around the place."""
+    cut = place - BEFORE if end - start > LINE_CHARS and place - start > BEFORE else start
+    text = data[cut : min(end, cut + 4 * LINE_CHARS)].decode(errors="replace").rstrip("\r")
+    shown = text.lstrip("\ufffd")[:LINE_CHARS] if cut > start else text[:LINE_CHARS]
+    return f"{'…' if cut > start else ''}{shown}{'…' if len(text) > LINE_CHARS or cut + 4 * LINE_CHARS < end else ''}"

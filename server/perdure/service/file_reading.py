@@ -1,0 +1,209 @@
+"""read_file, and what a file was: its versions, what made them, and how they differ."""
+
+from __future__ import annotations
+
+import io
+import mimetypes
+from contextlib import nullcontext
+from typing import BinaryIO
+
+from perdure import paths
+from perdure.editing import difference
+from perdure.errors import Damaged, InvalidInput, NotFound
+from perdure.lines import read_lines
+from perdure.service import times
+from perdure.service.file_listing import FileListing
+from perdure.service.present import Present, present_of, stat_of
+from perdure.store import files
+from perdure.types import (
+    MAX_BINARY_BYTES,
+    MAX_EDITED_BYTES,
+    MAX_IMAGE_BYTES,
+    MAX_RESULT,
+    FileEvent,
+    FileText,
+    Principal,
+)
+from perdure.workspace import Workspace
+
+READ_FRAME = 600  # characters left for the line about the file
+HEAD_BYTES = 8_192  # that tell what a file is
+MAGIC = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+)
+
+
+class FileReading(FileListing):
+    """The text of files, now and as it was."""
+
+    def read_file(
+        self, caller: Principal, path: str, *, offset: int = 0, limit: int | None = None, version: int | None = None
+    ) -> FileText:
+        """Return lines of the file as on disk, or as it was in `version`; of a file that is no text, all of it.
+
+        Raises NotFound, InvalidInput, Refused.
+        """
+        caller.require("files:read")
+        path = paths.normalize(path)
+        workspace = self._core.workspace_of(caller.namespace)
+        damaged: tuple[str, ...] = ()
+        try:
+            with self._core.database.read() as tx:
+                present = present_of(tx, workspace, caller.namespace, path)
+                shown = present.version if version is None else version
+                former = shown != present.version or present.unplaced or not (version is None or present.is_there)
+                digest = files.digest_of(tx, caller.namespace, path, shown) if former else None
+        except Damaged:
+            if version is not None:
+                raise
+            present, shown, former, digest = Present(0, stat_of(workspace, path), ""), 0, False, None
+            damaged = ("The database is damaged: which version this is, and whether it is the last, cannot be read.",)
+        if former and digest is None:
+            raise NotFound(f"{path} has no version {shown}; the present one is {present.version}.")
+        if not former and present.on_disk is None:
+            raise missing(path, present)
+        kept = nullcontext(io.BytesIO(workspace.read_version(path, files.kept_as(shown, digest)))) if digest else None
+        with kept or workspace.open(path) as file:
+            size = file.seek(0, io.SEEK_END)
+            file.seek(0)
+            mime_type = _mime_type(file.read(HEAD_BYTES), path)
+            file.seek(0)
+            if mime_type is not None:
+                return _binary(file, path, shown, size, mime_type, by_lines=bool(offset or limit))
+            lines = read_lines(file, offset=offset, limit=limit, max_chars=MAX_RESULT - READ_FRAME)
+        notes = (*lines.notes, *damaged)
+        if present.external and not former:
+            notes = (*notes, "Changed outside Perdure since the last version it wrote.")
+        return FileText(
+            path=path,
+            version=shown,
+            bytes=size,
+            text=lines.text,
+            first_line=lines.first_line,
+            last_line=lines.last_line,
+            total_lines=lines.total_lines,
+            truncated=lines.truncated,
+            notes=notes,
+        )
+
+    def file_bytes(self, caller: Principal, path: str, version: int | None = None) -> bytes:
+        """Return the bytes of the file, or of one of its versions, as they are. Raises NotFound, Refused."""
+        caller.require("files:read")
+        return self._bytes_of(caller.namespace, paths.normalize(path), version)[1]
+
+    def file_log(self, caller: Principal, path: str) -> tuple[FileEvent, ...]:
+        """Return what made each version of a file, and its deletions, the newest first. Raises NotFound."""
+        caller.require("files:read")
+        path = paths.normalize(path)
+        workspace = self._core.workspace_of(caller.namespace)
+        with self._core.database.read() as tx:
+            present = present_of(tx, workspace, caller.namespace, path)
+            events = files.events(tx, caller.namespace, path)
+        if present.external and present.on_disk is not None:
+            at = times.store(present.on_disk.modified)
+            what = "not kept yet: the next write keeps it"
+            events.append(FileEvent(present.version, at, "external_change", "", present.on_disk.bytes, what))
+        if not events:
+            raise missing(path, present)
+        return tuple(
+            FileEvent(each.version, times.show(each.at), each.kind, each.agent, each.bytes, each.what)
+            for each in reversed(events)
+        )
+
+    def file_diff(
+        self, caller: Principal, path: str, first: int | None = None, second: int | None = None, *, max_chars: int
+    ) -> str:
+        """Return how two versions differ, as a unified diff: the present one and the one before it if none is named.
+
+        Raises NotFound, and InvalidInput for what is no text.
+        """
+        caller.require("files:read")
+        path = paths.normalize(path)
+        after, new = self._bytes_of(caller.namespace, path, second)
+        before = after - 1 if first is None else first
+        old = self._bytes_of(caller.namespace, path, before)[1] if before else b""
+        texts = [text_of(path, data) for data in (old, new)]
+        return difference(path, *texts, versions=(before or None, after), max_chars=max_chars)
+
+    def _bytes_of(self, namespace: str, path: str, version: int | None) -> tuple[int, bytes]:
+        """Return (version, bytes). Raises NotFound."""
+        workspace = self._core.workspace_of(namespace)
+        with self._core.database.read() as tx:
+            present = present_of(tx, workspace, namespace, path)
+            wanted = present.version if version is None else version
+            digest = files.digest_of(tx, namespace, path, wanted)
+        if wanted == present.version and present.on_disk is not None and not present.unplaced:
+            return wanted, workspace.read(path)
+        if digest is None:
+            if version is None:
+                raise missing(path, present)
+            raise NotFound(f"{path} has no version {wanted}; the present one is {present.version}.")
+        if version is None and not present.is_there:
+            raise missing(path, present)
+        return wanted, workspace.read_version(path, files.kept_as(wanted, digest))
+
+    def _changes_since(self, workspace: Workspace, namespace: str, path: str, present: Present, version: int) -> str:
+        """Return what a refusal shows of the changes since a version; nothing if they cannot be told in short."""
+        if present.on_disk is None or present.on_disk.bytes > MAX_EDITED_BYTES:
+            return ""
+        try:
+            old = text_of(path, self._bytes_of(namespace, path, version)[1])
+            new = text_of(path, workspace.read(path))
+        except (NotFound, InvalidInput):
+            return ""
+        versions = (version, present.version)
+        return "\n" + difference(path, old, new, versions=versions, max_chars=SHORT_DIFF, context=1)
+
+
+SHORT_DIFF = 1_500  # characters of a difference within a refusal
+
+
+def missing(path: str, present: Present) -> NotFound:
+    """Return the failure for a path at which there is no file now."""
+    if present.version:
+        return NotFound(
+            f"{path} is gone; version {present.version} was its last, and read_file with that version shows it. "
+            "write_file makes it anew."
+        )
+    return NotFound(
+        f"No file at {path!r} in this workspace. write_file creates it; paths are relative, like notes/plan.md."
+    )
+
+
+def text_of(path: str, data: bytes) -> str:
+    """Return the text of a file exactly, with its byte order mark. Raises InvalidInput for what is none."""
+    try:
+        if b"\0" not in data:
+            return data.decode()
+        place = data.index(b"\0")
+    except UnicodeDecodeError as exc:
+        place = exc.start
+    raise InvalidInput(f"{path} is no UTF-8 text (see byte {place}). read_file shows it, write_file replaces it.")
+
+
+def _mime_type(head: bytes, path: str) -> str | None:
+    """Return what a file seems to be, None for text."""
+    for magic, mime_type in MAGIC:
+        if head.startswith(magic):
+            return mime_type
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return "image/webp"
+    if b"\0" not in head:
+        return None
+    guessed = mimetypes.guess_type(path)[0]
+    return guessed if guessed and not guessed.startswith(("text/", "image/")) else "application/octet-stream"
+
+
+def _binary(file: BinaryIO, path: str, version: int, size: int, mime_type: str, *, by_lines: bool) -> FileText:
+    limit = MAX_IMAGE_BYTES if mime_type.startswith("image/") else MAX_BINARY_BYTES
+    if by_lines:
+        raise InvalidInput(f"{path} is {mime_type}, which has no lines. Leave out offset and limit.")
+    if size > limit:
+        raise InvalidInput(
+            f"{path} is {size} bytes of {mime_type}; of that kind up to {limit} are given. A person can open it in the "
+            "workspace, or print it with `perdure files show`."
+        )
+    return FileText(path, version, size, "", 0, 0, 0, truncated=False, binary=file.read(), mime_type=mime_type)

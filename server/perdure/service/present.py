@@ -1,0 +1,75 @@
+"""What stands at a path now: the version in SQL, the bytes on disk, and whether the two agree."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from perdure.errors import NotFound
+from perdure.store import Reader, files
+from perdure.workspace import FileStat, Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A file as it is now.
+
+    `external` tells that somebody else changed the bytes on disk since the last version in SQL; `unplaced` that the
+    last version is committed and kept, but a crash came before its bytes were put in their place; `unremoved` the same
+    of a deletion. Then, as after a deletion, `on_disk` is None and `version` the last one there was.
+    """
+
+    version: int  # 0 if the path never had a file
+    on_disk: FileStat | None
+    sha256: str
+    external: bool = False
+    unplaced: bool = False
+    unremoved: bool = False
+
+    @property
+    def is_there(self) -> bool:
+        return self.on_disk is not None or self.unplaced
+
+
+def present_of(reader: Reader, workspace: Workspace, namespace: str, path: str) -> Present:
+    row = files.get(reader, namespace, path)
+    stat = stat_of(workspace, path)
+    if row is None:
+        return Present(0, None, "") if stat is None else Present(1, stat, digest_of(workspace, path), external=True)
+    if is_as_written(row, stat):
+        return Present(row.version, stat, row.sha256)
+    sha256 = digest_of(workspace, path) if stat is not None else None
+    if row.deleted:
+        if stat is None or sha256 is None:
+            return Present(row.version, None, "")
+        if sha256 == row.sha256 and row.mtime_us == files.REMOVING:
+            return Present(row.version, None, "", unremoved=True)
+        return Present(row.version + 1, stat, sha256, external=True)
+    if sha256 == row.sha256:
+        return Present(row.version, stat, row.sha256)
+    if row.mtime_us == 0 and sha256 in (None, files.digest_of(reader, namespace, path, row.version - 1)):
+        return Present(row.version, stat, row.sha256, unplaced=True)
+    if sha256 is None:
+        return Present(row.version, None, "")
+    return Present(row.version + 1, stat, sha256, external=True)
+
+
+def is_as_written(row: files.StoredFile, stat: FileStat | None) -> bool:
+    """Say whether size and time are those of the last version, so that nobody has to read the bytes."""
+    return stat is not None and row.mtime_us > 0 and (stat.bytes, mtime_us(stat)) == (row.bytes, row.mtime_us)
+
+
+def stat_of(workspace: Workspace, path: str) -> FileStat | None:
+    try:
+        return workspace.stat(path)
+    except NotFound:
+        return None
+
+
+def digest_of(workspace: Workspace, path: str) -> str:
+    with workspace.open(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def mtime_us(stat: FileStat) -> int:
+    return int(stat.modified.timestamp() * 1_000_000)
