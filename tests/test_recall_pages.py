@@ -20,6 +20,9 @@ from recalls import INDEX, append, done, indexed, pages, recall, refused, rememb
 TRIPS = [f"packing entry {n} for the {place}" for n in range(57) for place in [("coast", "alps", "city")[n % 3]]]
 
 
+UNFOLDED = {"PERDURE_COMPACTION__AFTER_TURNS": "0"}  # a summary is an episode too, and comes when it comes
+
+
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pages") / "data"
@@ -28,7 +31,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def client(data_dir: Path) -> Generator[StdioClient]:
     """A server whose index answers, with 57 tagged memories among 300 turns; each test has a thread of its own."""
-    with running(data_dir, **INDEX) as connected:
+    with running(data_dir, **INDEX, **UNFOLDED) as connected:
         append(connected, "noise", *(f"packing remark {n} about nothing" for n in range(300)), at="2025-01-01")
         for n, content in enumerate(TRIPS):
             kind = "decision" if n % 2 else "note"
@@ -41,7 +44,7 @@ def client(data_dir: Path) -> Generator[StdioClient]:
 @pytest.fixture(scope="module")
 def other(client: StdioClient, data_dir: Path) -> Generator[StdioClient]:
     """Another process on the same store, started later."""
-    with running(data_dir, **INDEX) as connected:
+    with running(data_dir, **INDEX, **UNFOLDED) as connected:
         yield connected
 
 

@@ -274,6 +274,7 @@ def test_a_build_that_is_stopped_in_its_middle_leaves_the_former_model_in_force_
     assert endpoint.held.wait(DEADLINE_S)
     building.process.send_signal(how)
     if how == signal.SIGINT:
+        time.sleep(1.0)  # until it has seen the signal: it would end well if the model answered before that
         endpoint.released.set()
     code, err = building.ends()
     if how == signal.SIGINT:
