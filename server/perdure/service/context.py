@@ -18,6 +18,7 @@ from perdure.service.recall import Recalling
 from perdure.service.state import State
 from perdure.store import context as told
 from perdure.store import episodes, passages, summaries
+from perdure.tidying import PINNED
 from perdure.types import (
     MAX_LIMIT,
     MAX_QUERY,
@@ -39,7 +40,6 @@ T = TypeVar("T")
 NOTHING_STORED = "nothing is stored yet"
 NOTHING_FITS = "nothing of what is stored is about this; list_history shows what was said"
 
-PINNED = "pinned"  # the tag
 PROFILE, TASK = "profile.", "task."  # prefixes of keys of the live state
 STATE_TRUST: Source = "agent"  # set_state names no source, so it is an agent's word
 MIN_CONTEXT = 500  # below, hardly a line fits between the fence and what is said of it
@@ -83,9 +83,11 @@ class Contexts(Recalling, State, Compacting):
         self._related(caller, asked or (_said_last(view) if view and view.turns else ""), pinned, view, gathered)
         if label and view is not None:
             gathered.conversation(label, view)
-        with self._core.database.read() as tx:
-            nothing = passages.why_nothing(tx, caller.namespace)
-        return gathered.block(max_chars, NOTHING_FITS if nothing is None else NOTHING_STORED)
+        if not gathered.held:
+            with self._core.database.read() as tx:
+                nothing = passages.why_nothing(tx, caller.namespace)
+            gathered.notes.append(NOTHING_FITS if nothing is None else NOTHING_STORED)
+        return gathered.block(max_chars)
 
     def get_thread(self, caller: Principal, thread: str, *, max_chars: int = MAX_RESULT) -> ContextBlock:
         """Return the summary and the last turns of a thread, as get_context shows them. Raises NotFound."""
@@ -259,11 +261,15 @@ class _Gathered:
         marks = (str(turn.seq), who, source if source != turn.role else "", short_time(turn.at))
         return Item(marks, turn.content or "", f"{self.prefix}{whole}")
 
-    def block(self, max_chars: int, nothing: str = NOTHING_STORED) -> ContextBlock:
-        held = sum(len(section.items) for section in self.sections)
+    @property
+    def held(self) -> int:
+        """How many lines there are to show."""
+        return sum(len(section.items) for section in self.sections)
+
+    def block(self, max_chars: int) -> ContextBlock:
         weaker = [f"degraded: {'; '.join(self.degraded)}"] if self.degraded else []
-        notes = [*weaker, *self.notes, *([] if held else [nothing])]
-        return ContextBlock(context.assemble(self.sections, notes, max_chars, TAKING), held, tuple(self.degraded))
+        text = context.assemble(self.sections, [*weaker, *self.notes], max_chars, TAKING)
+        return ContextBlock(text, self.held, tuple(self.degraded))
 
 
 def _marks(id: str, source: str, at: str, kind: str | None, key: str | None) -> tuple[str, ...]:

@@ -66,9 +66,10 @@ class Noticing(Seeding, Recalling):
             with self._core.database.read() as tx:
                 known = files.last(tx, caller.namespace)
             for path in self._changed(caller.namespace, [each for each in known.values() if not self._is_notes(each)]):
-                self._notice(caller, path)
-        except PerdureError as exc:
-            log.warning("a file that changed on disk is indexed anew later: %s", exc)
+                try:
+                    self._notice(caller, path)
+                except PerdureError as exc:  # one that cannot be kept holds up no other
+                    log.warning("a file that changed on disk is indexed anew later: %s", exc)
         except Exception:  # nobody waits for this, who would see it
             log.exception("the files were not looked at")
 
