@@ -250,7 +250,10 @@ class Database:
                 checked = health.check_pages(fresh, CHECK_S)
         except (sqlite3.Error, Unavailable):
             return False
-        return checked.whole and not checked.problems
+        if not checked.whole or checked.problems:
+            return False
+        self._engine.dispose()  # a connection that was given nonsense may hold it in its cache, and tell it again
+        return True
 
     def close(self) -> None:
         self._engine.dispose()
