@@ -70,6 +70,17 @@ def test_b103_the_same_text_is_stored_once(client: StdioClient) -> None:
     assert len(hits(client, "kettle cupboard")) == 1
 
 
+def test_history_tells_each_time_a_statement_was_made(client: StdioClient) -> None:
+    first = remember(client, "The kettle is in the left cupboard", thread="kitchen")
+    remember(client, "The kettle is in the left cupboard", thread="moving", at="2026-03-01T10:00:00Z")
+    remember(client, "The kettle is in the left cupboard", thread="moving", at="2026-03-01T11:00:00Z")
+    for thread, times in (("kitchen", 1), ("moving", 2)):
+        told = client.call("list_history", thread=thread)["structuredContent"]["episodes"]
+        assert [episode["kind"] for episode in told] == ["remember"] * times, told
+    (shown,) = [each for each in told if each["subject"] != first["id"]][:1]
+    assert shown["content"] == "The kettle is in the left cupboard"
+
+
 def test_the_same_idempotency_key_returns_the_first_receipt_and_writes_nothing(client: StdioClient) -> None:
     first = remember(client, "Parcel on Friday", idempotency_key="k1")
     assert remember(client, "Parcel on Friday", idempotency_key="k1")["id"] == first["id"]

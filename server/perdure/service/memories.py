@@ -119,16 +119,7 @@ class Memories(Part):
         # With another value in between, a key was given its former value back: those are two statements.
         if same is not None and same not in named and after in (None, same):
             return self._again(tx, same, row, [*named, *(then if _is_dated(row) else ())]), []
-        episode = EpisodeRow(
-            namespace=row.namespace,
-            kind="remember",
-            at=row.at,
-            recorded_at=row.recorded_at,
-            agent=row.agent,
-            thread=row.thread,
-            subject=row.id,
-        )
-        (row.seq,) = episodes.append(tx, [episode])
+        (row.seq,) = episodes.append(tx, [episode_telling(row)])
         memories.add(tx, row, memories.tags_of(row.tags))
         if after and any(holder is same or _dated_later(holder, row) for holder in holders):
             # Brought in later than what it came before: the key keeps its newer value, and as_of finds this one.
@@ -141,6 +132,7 @@ class Memories(Part):
 
     def _again(self, tx: Session, same: MemoryRow, row: MemoryRow, replaced: list[MemoryRow]) -> Receipt:
         """Note that a memory was stated again: it gains what is new of it, and lasts as long as any statement of it."""
+        episodes.append(tx, [episode_telling(row, same.id)])
         same.seen += 1
         if _is_dated(row):
             same.at = min(same.at, row.at)
@@ -311,6 +303,13 @@ def episode_about(row: MemoryRow, kind: str, agent: str, now: str, reason: str |
         content=reason,
         subject=row.id,
     )
+
+
+def episode_telling(row: MemoryRow, id: str | None = None) -> EpisodeRow:
+    """Return what history tells of a statement: that of a new memory, or of the memory `id` once more."""
+    episode = episode_about(row, "remember", row.agent, row.recorded_at, None)
+    episode.at, episode.subject = row.at, id or row.id
+    return episode
 
 
 def passage_of(row: MemoryRow, pieces: list[Span]) -> passages.NewPassage:

@@ -18,7 +18,7 @@ from perdure.lease import Lease
 from perdure.privacy import without_private
 from perdure.service import checks, times
 from perdure.service.core import Part
-from perdure.service.memories import bring_back, episode_about, new_id, passage_of
+from perdure.service.memories import bring_back, episode_about, episode_telling, new_id, passage_of
 from perdure.store import archived, episodes, memories, passages, reader_of, vectors
 from perdure.summarizing import Said, shortened, summarize
 from perdure.tables import MemoryRow
@@ -348,9 +348,7 @@ def _take_back(tx: Session, digest: MemoryRow, agent: str, now: str, reason: str
 
 def _add(tx: Session, row: MemoryRow) -> None:
     """Store a memory that is like no other; its vectors are left to the sweep."""
-    episode = episode_about(row, "remember", row.agent, row.recorded_at, None)
-    episode.at = row.at
-    (row.seq,) = episodes.append(tx, [episode])
+    (row.seq,) = episodes.append(tx, [episode_telling(row)])
     memories.add(tx, row, memories.tags_of(row.tags))
     passages.add(tx, [passage_of(row, chunking.split(row.content))])
 
