@@ -27,7 +27,7 @@ Reader = sqlite3.Connection
 
 BUSY_TIMEOUT_MS = 5_000  # a lock that somebody takes past ours
 CHECK_S = 5.0  # for looking whether a page that could not be read is damaged; some hundred megabytes
-READ_AGAIN_TIMES = 3  # after which a disk that fails time and again is not trusted with another write
+READ_AGAIN_TIMES = 3  # without a commit between: then a disk that fails time and again is not trusted with a write
 
 PRAGMAS = (
     f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",  # first: the next one may have to wait already
@@ -55,7 +55,7 @@ class Database:
         self._lock = FairLock(directory / "write.lock")
         self._reserve = Reserve(directory)
         self._damage: Damaged | None = None
-        self._read_again = 0  # how often what looked like damage was one read that failed
+        self._read_again = 0  # how often since the last commit what looked like damage was one read that failed
         self._in_doubt = False  # whether a sync failed, and the log was not written again since
         self._opening = threading.Lock()
         self._engine, self._read_only = self._open()
@@ -191,6 +191,7 @@ class Database:
     def _commit(self, session: Session, driver: sqlite3.Connection) -> None:
         try:
             session.commit()
+            self._read_again = 0
         except DBAPIError as exc:
             if not trouble.is_of_disk(exc.orig):
                 raise
@@ -250,10 +251,7 @@ class Database:
                 checked = health.check_pages(fresh, CHECK_S)
         except (sqlite3.Error, Unavailable):
             return False
-        if not checked.whole or checked.problems:
-            return False
-        self._engine.dispose()  # a connection that was given nonsense may hold it in its cache, and tell it again
-        return True
+        return checked.whole and not checked.problems
 
     def close(self) -> None:
         self._engine.dispose()
