@@ -16,7 +16,6 @@ from random import Random
 import pytest
 
 from conftest import Json, StdioClient, environment, run
-from path_escapes import digest_tree, escapes, plant_canaries
 from perdure.editing import difference, edited
 from perdure.errors import InvalidInput
 from perdure.types import Edit
@@ -295,27 +294,6 @@ def test_a_move_never_replaces_a_file(client: StdioClient) -> None:
     assert (text(client, "m/a.md"), text(client, "m/b.md")) == ("a", "b")
     done(client, "delete_file", path="m/b.md")
     assert done(client, "delete_file", path="m/a.md", move_to="m/b.md")["version"] == 2  # where there was one before
-
-
-def test_path_escapes_edit_delete_and_move_nothing_outside(tmp_path: Path) -> None:
-    with running(tmp_path / "escapes") as client:
-        done(client, "write_file", path="first.md", content="x")
-        files = tmp_path / "escapes" / "workspace" / "default" / "files"
-        outside = plant_canaries(files)
-        attempts = [escape for escape in escapes(files, outside) if escape.refused]
-        before = digest_tree(files.parent, without=files)
-        for escape in attempts:
-            for answer in (
-                client.call("edit_file", path=escape.path, edits=[{"old": "canary", "new": "gone"}]),
-                client.call("delete_file", path=escape.path),
-                client.call("delete_file", path="first.md", move_to=escape.path),
-                client.call("list_files", path=escape.path, contains="canary"),
-            ):
-                if answer["isError"]:
-                    continue
-                assert answer.get("structuredContent", {}).get("files") == [], (escape, answer)
-        assert digest_tree(files.parent, without=files) == before
-        assert text(client, "first.md") == "x"
 
 
 @pytest.mark.parametrize("move", [False, True])
