@@ -6,12 +6,16 @@ import hashlib
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+from conftest import Json, StdioClient
+
 CANARY = "canary-7f3c9e-this-must-never-be-shown"
+ANSWER_S = 20.0  # of the slowest of a batch; a call that hangs takes longer
+BATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +36,14 @@ def plant_canaries(files: Path) -> Path:
     return outside
 
 
-def digest_tree(top: Path, *, without: Path) -> str:
-    """Return one hash over every name, type, mode and content beneath `top`, except what is beneath `without`."""
+def digest_tree(top: Path, *, without: Path, but: Collection[str] = ()) -> str:
+    """Return one hash over every name, type, mode and content beneath `top`, except what is beneath `without`.
+
+    Folders named in `but` are left out too.
+    """
     digest = hashlib.sha256()
     for folder, folders, names in os.walk(top):
-        folders[:] = sorted(name for name in folders if Path(folder, name) != without)
+        folders[:] = sorted(name for name in folders if Path(folder, name) != without and name not in but)
         for name in sorted(names) + folders:
             entry = Path(folder, name)
             digest.update(f"{entry.relative_to(top)!s} {entry.lstat().st_mode} {entry.lstat().st_nlink}".encode())
@@ -269,3 +276,18 @@ def lists_with(path: str) -> Calls:
         ("list_files", {"contains": "canary", "cursor": path}),
         ("list_files", {"contains": "canary", "pattern": path}),
     ]
+
+
+def answers(client: StdioClient, calls: Calls) -> Iterator[tuple[str, dict[str, object], Json]]:
+    """Send the calls some at a time, and give each with its result, however they overtake each other."""
+    for first in range(0, len(calls), BATCH):
+        batch = calls[first : first + BATCH]
+        for n, (tool, arguments) in enumerate(batch):
+            call = {"name": tool, "arguments": arguments}
+            client.send({"jsonrpc": "2.0", "id": f"e{first + n}", "method": "tools/call", "params": call})
+        for n, (tool, arguments) in enumerate(batch):
+            yield tool, arguments, client.reply(f"e{first + n}", ANSWER_S)["result"]
+
+
+def said(answer: Json) -> str:
+    return " ".join(block.get("text", "") for block in answer["content"])

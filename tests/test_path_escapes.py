@@ -8,16 +8,24 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from conftest import PERDURE, Json, StartStdio, StdioClient
-from path_escapes import CANARY, Calls, Escape, calls_with, digest_tree, escapes, lists_with, plant_canaries
+from conftest import PERDURE, StartStdio, StdioClient
+from path_escapes import (
+    CANARY,
+    Calls,
+    Escape,
+    answers,
+    calls_with,
+    digest_tree,
+    escapes,
+    lists_with,
+    plant_canaries,
+    said,
+)
 
-ANSWER_S = 20.0  # of the slowest of a batch; a call that hangs takes longer
-BATCH = 64
 ON_DISK = ("symlink", "hard link", "special")  # families whose names are right, and what lies there is not
 KINDS = (
     "is outside the workspace",
@@ -36,21 +44,6 @@ KINDS = (
 def files(client: StdioClient, data_dir: Path) -> Path:
     assert not client.call("write_file", path="first.md", content="x")["isError"]
     return data_dir / "workspace" / "default" / "files"
-
-
-def answers(client: StdioClient, calls: Calls) -> Iterator[tuple[str, dict[str, object], Json]]:
-    """Send the calls some at a time, and give each with its result, however they overtake each other."""
-    for first in range(0, len(calls), BATCH):
-        batch = calls[first : first + BATCH]
-        for n, (tool, arguments) in enumerate(batch):
-            call = {"name": tool, "arguments": arguments}
-            client.send({"jsonrpc": "2.0", "id": f"e{first + n}", "method": "tools/call", "params": call})
-        for n, (tool, arguments) in enumerate(batch):
-            yield tool, arguments, client.reply(f"e{first + n}", ANSWER_S)["result"]
-
-
-def said(answer: Json) -> str:
-    return " ".join(block.get("text", "") for block in answer["content"])
 
 
 def test_b51_a_thousand_path_escapes_through_every_file_tool_read_and_write_nothing_outside(

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 Opener = Callable[[int, bytes, int], int]
-"""(directory, relative path, flags) to a descriptor of what lies beneath that directory, on the same mount, never through
-a link. Raises OSError, EXDEV for what is mounted there."""
+"""(directory, relative path, flags) to a descriptor of what lies beneath that directory, never through a link.
+
+Raises OSError, with EXDEV for what is mounted there."""
 
 
 def open_by_walk(folder: int, path: bytes, flags: int) -> int:
