@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -333,28 +332,6 @@ def test_notes_that_are_edited_moved_and_deleted_stay_in_step_with_memories(clie
     assert owls() == ["The owl hoots at dawn."]
     done(client, "delete_file", path="memory/birds.md")
     assert owls() == []
-
-
-def test_two_clients_that_expect_versions_lose_no_edit(client: StdioClient, data_dir: Path) -> None:
-    done(client, "write_file", path="race.md", content="0\n")
-
-    def count(connected: StdioClient, times: int) -> None:
-        for _ in range(times):
-            while True:
-                answer = connected.call("read_file", path="race.md")
-                number, version = answer["content"][0]["text"], answer["content"][1]["text"]
-                seen = int(version.split("version ")[1].split(",")[0])
-                edits = [{"old": number, "new": f"{int(number) + 1}\n"}]
-                tried = connected.call("edit_file", path="race.md", edits=edits, expected_version=seen)
-                if not tried["isError"]:
-                    break
-                assert "not at version" in tried["content"][0]["text"], tried
-
-    with running(data_dir) as second, ThreadPoolExecutor() as pool:
-        for each in [pool.submit(count, connected, 40) for connected in (client, second)]:
-            each.result()
-    assert text(client, "race.md") == "80\n"
-    assert [len(events(client, "race.md")), text(client, "race.md", version=41)] == [81, "40\n"]
 
 
 # --- what read_file gives of other files
