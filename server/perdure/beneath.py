@@ -60,6 +60,7 @@ class _OpenHow(ctypes.Structure):
     _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
 
 
+_HOW_BYTES = ctypes.sizeof(_OpenHow)
 _OPENAT2 = 437
 _MACHINES = ("x86_64", "aarch64")  # where that number is known to be right
 _RESOLVE = 0x08 | 0x04 | 0x02 | 0x01  # BENEATH, NO_SYMLINKS, NO_MAGICLINKS, NO_XDEV of linux/openat2.h
@@ -67,13 +68,19 @@ _RESOLVE = 0x08 | 0x04 | 0x02 | 0x01  # BENEATH, NO_SYMLINKS, NO_MAGICLINKS, NO_
 
 def open_by_openat2(folder: int, path: bytes, flags: int) -> int:
     """Open in one system call, where the kernel refuses every link, mount and way out."""
-    how = _OpenHow(flags | _guards(), 0, _RESOLVE)
+    syscall, how = _syscall(), _how(flags)
     while True:
-        fd = _syscall()(_OPENAT2, folder, path, ctypes.byref(how), ctypes.sizeof(how))
+        fd = syscall(_OPENAT2, folder, path, how, _HOW_BYTES)
         if fd >= 0:
             return fd
         if (code := ctypes.get_errno()) != errno.EINTR:
             raise OSError(code, os.strerror(code))
+
+
+@functools.cache
+def _how(flags: int) -> object:
+    """Return the argument that says how to open; the kernel only reads it, and a search opens ten thousand files."""
+    return ctypes.byref(_OpenHow(flags | _guards(), 0, _RESOLVE))
 
 
 @functools.cache

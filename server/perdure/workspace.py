@@ -48,8 +48,12 @@ class FileStat:
 
     path: str
     bytes: int
-    modified: datetime
+    modified_s: float
     mode: int = 0o600
+
+    @property
+    def modified(self) -> datetime:
+        return datetime.fromtimestamp(self.modified_s, UTC)
 
 
 def _not_plain(path: str) -> Refused:
@@ -388,8 +392,10 @@ class Workspace:
         # NFC first: of two names that differ only by normal form, that is the one a path opens.
         entries.sort(key=lambda each: (not unicodedata.is_normalized("NFC", each.name), each.name))
         for entry in entries:
-            raw = os.fsencode(entry.name)  # bytes: the locale may not know the name's letters
-            name = entry.name if entry.name.isascii() else raw.decode(errors="replace")
+            name = entry.name
+            raw = name.encode() if name.isascii() else os.fsencode(name)  # bytes: the locale may not know its letters
+            if not name.isascii():
+                name = raw.decode(errors="replace")
             if name.startswith(STAGED):
                 _sweep(folder, raw)
                 continue
@@ -487,7 +493,7 @@ def _identity(found: os.stat_result | None) -> tuple[int, ...] | None:
 
 
 def _file_stat(path: str, found: os.stat_result) -> FileStat:
-    return FileStat(path, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC), found.st_mode & 0o777)
+    return FileStat(path, found.st_size, found.st_mtime, found.st_mode & 0o777)
 
 
 def version_place(path: str, keep: str) -> str:

@@ -20,9 +20,10 @@ Pair = tuple[StdioClient, StdioClient]
 @pytest.fixture
 def clients(data_dir: Path) -> Generator[Pair]:
     """Two servers of one directory."""
-    with running(data_dir) as first, running(data_dir) as second:
+    with running(data_dir) as first:
         done(first, "write_file", path="race.md", content="0\n")
-        yield first, second
+        with running(data_dir) as second:
+            yield first, second
 
 
 def at_once(clients: Pair, work: Callable[[StdioClient, str], int]) -> int:
