@@ -10,7 +10,7 @@ MODEL := models/bge-small-en
 # pip runs of one environment must not overlap, whatever -j says.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install serve demo test torture lint bench bench-recall bench-growth bench-context conformance clean
+.PHONY: help install serve demo test torture lint bench bench-recall bench-growth bench-context bench-files conformance clean
 
 help:
 	@echo "make serve        run Perdure over HTTP and print the lines to paste into clients"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench-recall what recall finds in public sets, beside baselines; DATA=DIR says where they lie"
 	@echo "make bench-growth recall and remember from 1,000 to 100,000 memories, with a plot"
 	@echo "make bench-context what summaries keep, and get_context as a thread grows; DATA=DIR says where the sets lie"
+	@echo "make bench-files  file tools beside an echo, a synced write and grep"
 	@echo "make conformance  the official protocol suite (needs Node.js)"
 	@echo "make clean        remove .venv and caches; stored memories stay"
 
@@ -102,6 +103,9 @@ bench-context: install
 	@$(BIN)/python bench/compaction.py $(DATA); compaction=$$?; \
 	  $(BIN)/python bench/extraction.py $(DATA); extraction=$$?; \
 	  $(BIN)/python bench/context.py $(ARGS) && exit $$((compaction | extraction))
+
+bench-files: install
+	@$(BIN)/python bench/files.py $(ARGS)
 
 conformance: install $(VENV)/.test
 	@bash tests/conformance/run

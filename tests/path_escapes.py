@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from collections.abc import Iterator
+import stat
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+from conftest import Json, StdioClient
+
 CANARY = "canary-7f3c9e-this-must-never-be-shown"
+ANSWER_S = 20.0  # of the slowest of a batch; a call that hangs takes longer
+BATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +36,14 @@ def plant_canaries(files: Path) -> Path:
     return outside
 
 
-def digest_tree(top: Path, *, without: Path) -> str:
-    """Return one hash over every name, type, mode and content beneath `top`, except what is beneath `without`."""
+def digest_tree(top: Path, *, without: Path, but: Collection[str] = ()) -> str:
+    """Return one hash over every name, type, mode and content beneath `top`, except what is beneath `without`.
+
+    Folders named in `but` are left out too.
+    """
     digest = hashlib.sha256()
     for folder, folders, names in os.walk(top):
-        folders[:] = sorted(name for name in folders if Path(folder, name) != without)
+        folders[:] = sorted(name for name in folders if Path(folder, name) != without and name not in but)
         for name in sorted(names) + folders:
             entry = Path(folder, name)
             digest.update(f"{entry.relative_to(top)!s} {entry.lstat().st_mode} {entry.lstat().st_nlink}".encode())
@@ -64,6 +72,10 @@ def _dotdot() -> Iterator[Escape]:
     slashes = ["/", "%2f", "%252f", "\\", "%5c", "%c0%af"]
     for dot, slash, prefix in product(dots, slashes, ["", "notes/"]):
         yield Escape("dotdot", f"{prefix}{slash.join([dot, dot, dot])}{slash}outside{slash}secret.txt")
+    for depth, inside, target in product((1, 2, 3, 6), (0, 1, 2), ("outside/secret.txt", "files-private/secret.txt")):
+        yield Escape("dotdot", "real/" * inside + "../" * (inside + depth) + target)
+    for target in ("", "perdure.db", "../perdure.db", "../../perdure.db", "versions/00", "other/files/a.md"):
+        yield Escape("dotdot", f"real/../../{target}")
     for path in (
         "..", "../", "./..", "../.", "a/../..", "a/b/../../../outside/secret.txt", "....//....//outside/secret.txt",
         "..//outside/secret.txt", "./../outside/secret.txt", ".././outside/secret.txt", "..;/outside/secret.txt",
@@ -83,6 +95,8 @@ def _absolute(files: Path, outside: Path) -> Iterator[Escape]:
         f"{files}/../outside/secret.txt",
     ]
     inside += [f"/proc/self/{name}" for name in ("root/etc/passwd", "cwd/secret.txt", "fd/0", "fd/3", "environ", "mem")]
+    inside += [f"/proc/thread-self/{name}" for name in ("root/etc/passwd", "cwd/x", "fd/1", "maps", "exe")]
+    inside += ["/dev/null", "/dev/random", "/dev/tty", "/dev/mem", "/dev/shm/x", "/run/x", "/root/.ssh/id_rsa"]
     inside += ["/proc/1/environ", "/dev/zero", "/dev/tcp/127.0.0.1/80", "/dev/fd/0", "/sys/kernel/uevent_helper"]
     for path in inside:
         yield Escape("absolute", path)
@@ -100,7 +114,8 @@ def _invisible() -> Iterator[Escape]:
     codes = [*range(0x20), *range(0x7F, 0xA0), 0xAD, 0x61C, 0x200B, 0x200E, 0x200F, *range(0x2028, 0x202F)]
     codes += [0x2060, *range(0x2066, 0x206A), 0xFEFF, 0xFFF9, 0xE0001, 0xE0041, 0xD800, 0xDFFF, 0xDCFF]
     for code in codes:
-        yield Escape("invisible", f"notes/pl{chr(code)}an.md")
+        for path in (f"notes/pl{chr(code)}an.md", f"{chr(code)}plan.md", f"notes{chr(code)}/plan.md"):
+            yield Escape("invisible", path)
     for path in ("a.txt\0", "\0", "a.txt\0.md", "../outside/secret.txt\0.md", "\n../outside/secret.txt"):
         yield Escape("invisible", path)
 
@@ -142,6 +157,8 @@ def _windows() -> Iterator[Escape]:
     devices = ["CON", "PRN", "AUX", "NUL", "COM1", "COM9", "LPT1", "LPT9", "CONIN$", "CONOUT$", "CLOCK$"]
     for name, shape in product(devices, ("{}", "{}.txt", "a/{}.tar.gz", "{} .md", "{}/x.md")):
         yield Escape("windows", shape.format(name if shape == "{}" else name.lower()))
+    for name in [f"{port}{n}" for port in ("com", "LPT") for n in "0123456789¹²³"]:
+        yield Escape("windows", f"notes/{name}")
     for path in (
         "C:\\Windows\\win.ini", "c:/Windows/win.ini", "C:secret.txt", "C:", "a/C:/x", "\\\\host\\share\\x",
         "//host/share/x", "\\\\?\\C:\\x", "\\\\.\\PhysicalDrive0", "\\??\\C:\\x", "\\x", "a\\b", "a.txt:hidden",
@@ -182,7 +199,7 @@ def _limits() -> Iterator[Escape]:
 
 def _links(files: Path, outside: Path) -> Iterator[Escape]:
     """Symbolic and hard links out of, and about, the workspace."""
-    (files / "real").mkdir()
+    (files / "real" / "deep").mkdir(parents=True)
     (files / "real" / "own.md").write_text("own", encoding="utf-8")
     targets = {
         "file": outside / "secret.txt", "folder": outside, "top": Path("/"), "up": Path(".."), "upup": Path("../.."),
@@ -194,10 +211,10 @@ def _links(files: Path, outside: Path) -> Iterator[Escape]:
         "tmp": Path("/tmp"),
     }  # fmt: skip
     for name, target in targets.items():
-        for folder in (files, files / "real"):
+        for folder in (files, files / "real", files / "real" / "deep"):
             (folder / f"link-{name}").symlink_to(target)
         for prefix, rest in product(
-            ("", "real/"), ("", "/secret.txt", "/deep/secret.txt", "/new/x.md", "/outside/secret.txt")
+            ("", "real/", "real/deep/"), ("", "/secret.txt", "/deep/secret.txt", "/new/x.md", "/outside/secret.txt")
         ):
             yield Escape("symlink", f"{prefix}link-{name}{rest}")
     (files / "real" / "é-link").symlink_to(outside)
@@ -222,6 +239,55 @@ def _special_files(files: Path) -> Iterator[Escape]:
             listener.bind("socket")
         finally:
             os.chdir(before)
+    for name, device in {"null": os.makedev(1, 3), "zero": os.makedev(1, 5), "random": os.makedev(1, 8)}.items():
+        try:
+            os.mknod(folder / name, 0o666 | stat.S_IFCHR, device)
+        except PermissionError:  # only root makes devices
+            continue
+        yield Escape("special", f"special/{name}")
+        yield Escape("special", f"special/{name}/x.md")
     for name, rest in product(("pipe", "socket", "folder", "plain.txt/x", "pipe/x", "socket/x"), ("", "/a.md")):
         yield Escape("special", f"special/{name}{rest}", refused=(name, rest) != ("folder", "/a.md"))
     yield Escape("special", "special")
+
+
+Calls = list[tuple[str, dict[str, object]]]
+
+
+def calls_with(path: str) -> Calls:
+    """Return one call for each way in which a file tool takes a path that names a file. first.md is a plain file."""
+    return [
+        ("read_file", {"path": path}),
+        ("read_file", {"path": path, "version": 1}),
+        ("write_file", {"path": path, "content": "overwritten"}),
+        ("write_file", {"path": path, "content": "added", "mode": "append"}),
+        ("edit_file", {"path": path, "edits": [{"old": "canary", "new": "gone"}]}),
+        ("delete_file", {"path": path}),
+        ("delete_file", {"path": path, "move_to": "taken.md"}),
+        ("delete_file", {"path": "first.md", "move_to": path}),
+    ]
+
+
+def lists_with(path: str) -> Calls:
+    """Return one call for each way in which list_files takes something like a path. A folder is no escape to it."""
+    return [
+        ("list_files", {"path": path}),
+        ("list_files", {"path": path, "contains": "canary"}),
+        ("list_files", {"contains": "canary", "cursor": path}),
+        ("list_files", {"contains": "canary", "pattern": path}),
+    ]
+
+
+def answers(client: StdioClient, calls: Calls) -> Iterator[tuple[str, dict[str, object], Json]]:
+    """Send the calls some at a time, and give each with its result, however they overtake each other."""
+    for first in range(0, len(calls), BATCH):
+        batch = calls[first : first + BATCH]
+        for n, (tool, arguments) in enumerate(batch):
+            call = {"name": tool, "arguments": arguments}
+            client.send({"jsonrpc": "2.0", "id": f"e{first + n}", "method": "tools/call", "params": call})
+        for n, (tool, arguments) in enumerate(batch):
+            yield tool, arguments, client.reply(f"e{first + n}", ANSWER_S)["result"]
+
+
+def said(answer: Json) -> str:
+    return " ".join(block.get("text", "") for block in answer["content"])

@@ -9,14 +9,12 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from conftest import Json, StdioClient, environment, run
-from path_escapes import digest_tree, escapes, plant_canaries
 from perdure.editing import difference, edited
 from perdure.errors import InvalidInput
 from perdure.types import Edit
@@ -297,27 +295,6 @@ def test_a_move_never_replaces_a_file(client: StdioClient) -> None:
     assert done(client, "delete_file", path="m/a.md", move_to="m/b.md")["version"] == 2  # where there was one before
 
 
-def test_path_escapes_edit_delete_and_move_nothing_outside(tmp_path: Path) -> None:
-    with running(tmp_path / "escapes") as client:
-        done(client, "write_file", path="first.md", content="x")
-        files = tmp_path / "escapes" / "workspace" / "default" / "files"
-        outside = plant_canaries(files)
-        attempts = [escape for escape in escapes(files, outside) if escape.refused]
-        before = digest_tree(files.parent, without=files)
-        for escape in attempts:
-            for answer in (
-                client.call("edit_file", path=escape.path, edits=[{"old": "canary", "new": "gone"}]),
-                client.call("delete_file", path=escape.path),
-                client.call("delete_file", path="first.md", move_to=escape.path),
-                client.call("list_files", path=escape.path, contains="canary"),
-            ):
-                if answer["isError"]:
-                    continue
-                assert answer.get("structuredContent", {}).get("files") == [], (escape, answer)
-        assert digest_tree(files.parent, without=files) == before
-        assert text(client, "first.md") == "x"
-
-
 @pytest.mark.parametrize("move", [False, True])
 def test_a_crash_after_the_commit_of_a_deletion_is_finished_by_whoever_comes_next(tmp_path: Path, move: bool) -> None:
     data_dir = tmp_path / "data"
@@ -355,28 +332,6 @@ def test_notes_that_are_edited_moved_and_deleted_stay_in_step_with_memories(clie
     assert owls() == ["The owl hoots at dawn."]
     done(client, "delete_file", path="memory/birds.md")
     assert owls() == []
-
-
-def test_two_clients_that_expect_versions_lose_no_edit(client: StdioClient, data_dir: Path) -> None:
-    done(client, "write_file", path="race.md", content="0\n")
-
-    def count(connected: StdioClient, times: int) -> None:
-        for _ in range(times):
-            while True:
-                answer = connected.call("read_file", path="race.md")
-                number, version = answer["content"][0]["text"], answer["content"][1]["text"]
-                seen = int(version.split("version ")[1].split(",")[0])
-                edits = [{"old": number, "new": f"{int(number) + 1}\n"}]
-                tried = connected.call("edit_file", path="race.md", edits=edits, expected_version=seen)
-                if not tried["isError"]:
-                    break
-                assert "not at version" in tried["content"][0]["text"], tried
-
-    with running(data_dir) as second, ThreadPoolExecutor() as pool:
-        for each in [pool.submit(count, connected, 40) for connected in (client, second)]:
-            each.result()
-    assert text(client, "race.md") == "80\n"
-    assert [len(events(client, "race.md")), text(client, "race.md", version=41)] == [81, "40\n"]
 
 
 # --- what read_file gives of other files

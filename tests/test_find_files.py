@@ -85,6 +85,7 @@ GLOBS = {
     "[!a]/*": ["b/.hidden.md", "b/y.py"],
     "*.{py,txt}": ["a/deep/er/c.txt", "b/y.py"],
     "a.md": ["a.md"],
+    "./*": ["a-b.md", "a.md"],
     "b/": ["b/.hidden.md", "b/y.py"],
     "Gro\u0308\u00dfe.*": ["notes/Gr\u00f6\u00dfe.md"],
     "*+(.md": [],

@@ -198,6 +198,14 @@ SCRIPT: list[tuple[str, Json]] = [
     ("write_file", {"path": "../a.md", "content": "x"}),
     ("read_file", {"path": "notes/a.md", "offset": 1}),
     ("read_file", {"path": "nothing.md"}),
+    ("edit_file", {"path": "notes/a.md", "edits": [{"old": "two", "new": "2"}], "dry_run": True}),
+    ("edit_file", {"path": "notes/a.md", "edits": [{"old": "two", "new": "2"}], "expected_version": 2}),
+    ("edit_file", {"path": "notes/a.md", "edits": [{"old": "four", "new": "4"}]}),
+    ("list_files", {"pattern": "*.md"}),
+    ("list_files", {"path": "./notes/../notes", "contains": "/^t/"}),
+    ("read_file", {"path": "./notes//a.md", "version": 1}),
+    ("delete_file", {"path": "notes/a.md", "move_to": "b.md"}),
+    ("delete_file", {"path": "b.md"}),
     ("remember", {"content": "x", "tag": "home"}),
     ("forget", {"key": "ana.dog"}),
     ("forget", {"key": "no.such.key"}),
@@ -227,7 +235,7 @@ async def _play(target: StdioServerParameters | str, mode: Any) -> list[Json]:
     return results
 
 
-def test_a_script_gets_the_same_answers_over_both_transports_and_in_both_eras(
+def test_b136_a_script_gets_the_same_answers_over_both_transports_and_in_both_eras(
     start_http: StartHttp, tmp_path: Path
 ) -> None:
     played: dict[str, Any] = {}
@@ -238,7 +246,7 @@ def test_a_script_gets_the_same_answers_over_both_transports_and_in_both_eras(
         server = start_http("--data-dir", str(tmp_path / f"http-{mode}"), PERDURE_EMBEDDER__KIND="none")
         played[f"http {mode}"] = normalized(anyio.run(_play, server.url, mode))
     first = played.pop("stdio legacy")
-    assert [each["error"] for each in first[1:]].count(True) == 5
+    assert [each["error"] for each in first[1:]].count(True) == 6
     for name, each in played.items():
         for step, (ours, theirs) in enumerate(zip(first, each, strict=True)):
             assert ours == theirs, (name, step)

@@ -26,14 +26,15 @@ def glob(pattern: str) -> Callable[[str], bool]:
     """Return what says whether a path, relative to where the search begins, is taken.
 
     `*` and `?` stop at slashes, `**` does not; `[a-z]`, `[!a]` and `{md,txt}` choose. A pattern without a slash is that
-    of a name in any folder. Raises InvalidInput.
+    of a name in any folder, with `./` before it that of one in the first folder. Raises InvalidInput.
     """
-    text = unicodedata.normalize("NFC", pattern.strip()).removeprefix("./")
+    given = unicodedata.normalize("NFC", pattern.strip())
+    text = given.removeprefix("./")
     if not text or text.startswith("/") or "\\" in text:
         raise InvalidInput(f"pattern is {pattern[:80]!r}; it is relative, like *.md or notes/**/*.txt.")
     if text.endswith("/"):
         text += "**"
-    whole = text if "/" in text else f"**/{text}"
+    whole = text if "/" in given else f"**/{text}"
     expression = _compiled(_translated(whole), f"pattern {pattern[:80]!r}")
     return lambda path: expression.fullmatch(path) is not None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+import re
 import stat
 import sys
 import tomllib
@@ -20,6 +21,7 @@ from perdure.shapes import check_schemas
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$"
 PREFIX = "PERDURE_"
+_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")  # begins a path with a drive or a host
 NOT_SETTINGS = {"PERDURE_CONFIG"}  # says where the file is, so it cannot stand in it
 
 
@@ -206,6 +208,8 @@ class Settings(BaseSettings):
     @field_validator("data_dir")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
+        if os.name == "posix" and _WINDOWS.match(str(value)):
+            raise ValueError("a path of Windows, which is none here; give one like /mnt/c/memory")
         return value.expanduser().absolute()
 
     @classmethod
@@ -357,7 +361,8 @@ def _explain(exc: ValidationError) -> str:
     first = exc.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     shown = "" if name.endswith(("token", "api_key")) else f" is {first['input']!r}"
-    return f"The setting {name}{shown}: {first['msg']}. config.example.toml describes it."
+    what = first["msg"].removeprefix("Value error, ")
+    return f"The setting {name}{shown}: {what}. config.example.toml describes it."
 
 
 __all__ = [

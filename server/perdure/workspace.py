@@ -35,6 +35,7 @@ GUARDED = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe w
 # What a walk passes over.
 NOT_PLAIN = "links, pipes or devices"
 NO_PATH = "names that no path can have"
+MOUNTED = "mounted from elsewhere"
 TOO_LARGE = "too large"
 UNREADABLE = "unreadable"
 
@@ -47,14 +48,18 @@ class FileStat:
 
     path: str
     bytes: int
-    modified: datetime
+    modified_s: float
     mode: int = 0o600
+
+    @property
+    def modified(self) -> datetime:
+        return datetime.fromtimestamp(self.modified_s, UTC)
 
 
 def _not_plain(path: str) -> Refused:
     return Refused(
-        f"{shown(path)} is not a plain file of this workspace. Links, folders, pipes and devices are neither read nor "
-        "replaced, and every folder on the way must be a real one."
+        f"{shown(path)} is not a plain file of this workspace. Links, folders, pipes, devices and mounts are neither "
+        "read nor replaced, and every folder on the way must be a real one."
     )
 
 
@@ -145,9 +150,9 @@ class Workspace:
                 if not wanted(path):
                     continue
                 try:
-                    fd = os.open(raw, GUARDED, dir_fd=inner)  # one name in a folder that is open: no way out
-                except OSError:
-                    passed[UNREADABLE] += 1
+                    fd = self._open(inner, raw, GUARDED)
+                except OSError as exc:
+                    passed[MOUNTED if exc.errno == errno.EXDEV else UNREADABLE] += 1
                     continue
                 try:
                     found = os.fstat(fd)
@@ -292,9 +297,9 @@ class Workspace:
     def _folder(self, parents: list[str], *, create: bool) -> int:
         if not self._ignore_case:
             with suppress(FileNotFoundError):
-                return self._open(self._root, "/".join(["files", *parents]).encode(), os.O_DIRECTORY)
+                return self._open_here(self._root, "/".join(["files", *parents]).encode(), os.O_DIRECTORY)
         try:
-            folder = self._open(self._root, b"files", os.O_DIRECTORY)
+            folder = self._open_here(self._root, b"files", os.O_DIRECTORY)
         except FileNotFoundError as exc:
             raise Unavailable("The workspace is gone from disk. Ask the operator to restart the server.") from exc
         for part in parents:
@@ -323,11 +328,28 @@ class Workspace:
 
     @contextmanager
     def _opened(self, folder: int, name: bytes, flags: int) -> Generator[int, None, None]:
-        fd = self._open(folder, name, flags)
+        fd = self._open_here(folder, name, flags)
         try:
             yield fd
         finally:
             os.close(fd)
+
+    def _open_here(self, folder: int, path: bytes, flags: int) -> int:
+        """Open beneath the folder, into a mount only where that is the first step from the root.
+
+        An operator may give `files` or `versions` a disk of its own. What is mounted further down is not ours.
+        """
+        try:
+            return self._open(folder, path, flags)
+        except OSError as exc:
+            if exc.errno != errno.EXDEV or folder != self._root:
+                raise
+        top, _, rest = path.partition(b"/")
+        mounted = os.open(top, os.O_DIRECTORY | GUARDED, dir_fd=folder)
+        try:
+            return self._open(mounted, rest or b".", flags)
+        finally:
+            os.close(mounted)
 
     @contextmanager
     def _made(self, folder: int, names: list[bytes]) -> Generator[int, None, None]:
@@ -354,9 +376,13 @@ class Workspace:
                 if place > after:
                     yield place, folder, raw
             elif place > after or after.startswith(place):
-                # Gone, turned into a link or not ours to read: none of our files is in there.
-                with suppress(OSError), self._opened(folder, raw, os.O_DIRECTORY) as inner:
-                    yield from self._walk(inner, place, after, passed)
+                # Gone, turned into a link, mounted or not ours to read: none of our files is in there.
+                try:
+                    with self._opened(folder, raw, os.O_DIRECTORY) as inner:
+                        yield from self._walk(inner, place, after, passed)
+                except OSError as exc:
+                    if exc.errno == errno.EXDEV:
+                        passed[MOUNTED] += 1
 
     def _entries(self, folder: int, prefix: str, passed: Counter[str]) -> list[tuple[str, bytes]]:
         """Return (path, name on disk) of files and folders by path; that of a folder ends with a slash."""
@@ -366,8 +392,10 @@ class Workspace:
         # NFC first: of two names that differ only by normal form, that is the one a path opens.
         entries.sort(key=lambda each: (not unicodedata.is_normalized("NFC", each.name), each.name))
         for entry in entries:
-            raw = os.fsencode(entry.name)  # bytes: the locale may not know the name's letters
-            name = entry.name if entry.name.isascii() else raw.decode(errors="replace")
+            name = entry.name
+            raw = name.encode() if name.isascii() else os.fsencode(name)  # bytes: the locale may not know its letters
+            if not name.isascii():
+                name = raw.decode(errors="replace")
             if name.startswith(STAGED):
                 _sweep(folder, raw)
                 continue
@@ -465,7 +493,7 @@ def _identity(found: os.stat_result | None) -> tuple[int, ...] | None:
 
 
 def _file_stat(path: str, found: os.stat_result) -> FileStat:
-    return FileStat(path, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC), found.st_mode & 0o777)
+    return FileStat(path, found.st_size, found.st_mtime, found.st_mode & 0o777)
 
 
 def version_place(path: str, keep: str) -> str:

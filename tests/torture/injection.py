@@ -45,9 +45,9 @@ def why_not() -> str | None:
     return None if shutil.which("gcc") else "faults are injected by a small library: install gcc"
 
 
-def build(folder: Path) -> Path:
-    library = folder / "faults.so"
-    command = ["gcc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(library), str(HERE / "faults.c")]
+def build(folder: Path, name: str = "faults") -> Path:
+    library = folder / f"{name}.so"
+    command = ["gcc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(library), str(HERE / f"{name}.c")]
     subprocess.run([*command, "-lpthread", "-ldl"], check=True, timeout=60)
     return library
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from perdure import paths
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, NotFound, Refused
 from perdure.matching import Found, finder, glob
 from perdure.service import checks, times
 from perdure.service.core import Part
@@ -128,6 +128,8 @@ def _info(
     elif row is not None:
         try:
             present = present_of(reader, workspace, namespace, stat.path)
+        except (NotFound, Refused):  # since it was found, it went, or something else took its place
+            return None
         except InvalidInput:  # too large to read, so it is none of ours
             present = None
         if present is not None and present.on_disk is None:
