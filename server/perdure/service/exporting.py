@@ -104,7 +104,7 @@ class Exporting(Part):
 def _version(workspace: Workspace, namespace: str, path: str, version: StoredVersion, problems: list[str]) -> Fields:
     fields = {"path": path, "version": version.version, "seq": version.seq, "at": version.at}
     try:
-        carried = bytes_fields(workspace.read_version(path, version.keep))
+        carried = bytes_fields(workspace.read_version(path, version.version, version.sha256))
     except NotFound:
         carried = {}
     if carried.get("sha256") != version.sha256:

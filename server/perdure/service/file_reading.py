@@ -65,7 +65,7 @@ class FileReading(FileListing):
             raise NotFound(f"{path} has no version {shown}; the present one is {present.version}.")
         if not former and present.on_disk is None:
             raise missing(path, present)
-        kept = nullcontext(io.BytesIO(workspace.read_version(path, files.kept_as(shown, digest)))) if digest else None
+        kept = nullcontext(io.BytesIO(workspace.read_version(path, shown, digest))) if digest else None
         with kept or workspace.open(path) as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
@@ -143,7 +143,7 @@ class FileReading(FileListing):
             raise NotFound(f"{path} has no version {wanted}; the present one is {present.version}.")
         if version is None and not present.is_there:
             raise missing(path, present)
-        return wanted, workspace.read_version(path, files.kept_as(wanted, digest))
+        return wanted, workspace.read_version(path, wanted, digest)
 
     def _changes_since(self, workspace: Workspace, namespace: str, path: str, present: Present, version: int) -> str:
         """Return what a refusal shows of the changes since a version; nothing if they cannot be told in short."""

@@ -216,7 +216,7 @@ class Files(FileReading):
                 remove()
             self._note_removed(namespace, path)
         elif present.unplaced:
-            workspace.write(path, workspace.read_version(path, files.kept_as(present.version, present.sha256)))
+            workspace.write(path, workspace.read_version(path, present.version, present.sha256))
             self._note_placed(workspace, namespace, path)
         else:
             return present
@@ -255,7 +255,7 @@ class Files(FileReading):
         with workspace.replacing(path, data) as put:
             _still(workspace, path, present)
             # Kept before the commit, so that a crash after it loses nothing.
-            workspace.keep(path, files.kept_as(version, hashlib.sha256(data).hexdigest()), data)
+            workspace.keep(data)
             with self._core.database.write() as tx:
                 if there is not None:
                     self._record(tx, caller, path, there, present.version, "external_change")
@@ -291,7 +291,7 @@ class Files(FileReading):
         mode = present.on_disk.mode if present.on_disk is not None else 0o600
         with workspace.removing(path) as remove, workspace.replacing(target, data, mode=mode) as put:
             _still(workspace, path, present)
-            workspace.keep(target, files.kept_as(version, hashlib.sha256(data).hexdigest()), data)
+            workspace.keep(data)
             with self._core.database.write() as tx:
                 if there is not None:
                     self._record(tx, caller, path, there, present.version, "external_change")
@@ -310,7 +310,7 @@ class Files(FileReading):
         if not present.external:
             return None
         there = workspace.read(path)
-        workspace.keep(path, files.kept_as(present.version, hashlib.sha256(there).hexdigest()), there)
+        workspace.keep(there)
         return there
 
     def _place(self, workspace: Workspace, namespace: str, path: str, version: int, put: Callable[[], bool]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
@@ -96,7 +95,7 @@ class Noticing(Seeding, Recalling):
                 return
             if present.external:
                 there = workspace.read(path)
-                workspace.keep(path, files.kept_as(present.version, hashlib.sha256(there).hexdigest()), there)
+                workspace.keep(there)
                 with self._core.database.write() as tx:
                     self._record(tx, caller, path, there, present.version, "external_change")
             with self._core.database.write_derived() as tx:

@@ -38,15 +38,6 @@ class StoredVersion:
     at: str
     seq: int
 
-    @property
-    def keep(self) -> str:
-        return kept_as(self.version, self.sha256)
-
-
-def kept_as(version: int, sha256: str) -> str:
-    """Return the name a version is kept under: with its content, so that a write that failed leaves no wrong one."""
-    return f"{version}-{sha256[:16]}"
-
 
 def get(reader: Reader, namespace: str, path: str) -> StoredFile | None:
     statement = "SELECT path, version, bytes, sha256, mtime_us FROM file WHERE namespace = ? AND path = ?"
