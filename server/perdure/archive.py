@@ -38,7 +38,7 @@ MAX_MANIFEST_BYTES = 512 * 1024 * 1024  # some 200 bytes a member; the manifest 
 
 _PLACES = re.compile(
     rf"(?:{re.escape(DATABASE)}|{re.escape(SETTINGS)}|workspace/[A-Za-z0-9][A-Za-z0-9_-]{{0,79}}/"
-    r"(?:versions/(?:sha256/[0-9a-f]{2}/[0-9a-f]{64}|[0-9a-f]{2}/[0-9a-f]{64}/[A-Za-z0-9_-]{1,80})|files/(?P<path>.+)))"
+    r"(?:versions/(?:sha256/[0-9a-f]/[0-9a-f]{64}|[0-9a-f]{2}/[0-9a-f]{64}/[A-Za-z0-9_-]{1,80})|files/(?P<path>.+)))"
 )
 
 

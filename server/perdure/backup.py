@@ -15,10 +15,10 @@ from urllib.parse import quote
 
 from perdure import archive, migrations
 from perdure.archive import DATABASE, SETTINGS, Manifest, Writer
-from perdure.directory import SETTINGS_OF_BACKUP, held, held_alone, replace_content
+from perdure.directory import SETTINGS_OF_BACKUP, bytes_held, held, held_alone, replace_content
 from perdure.errors import NotFound, Refused, Unavailable
 from perdure.snapshots import FileThen, files_then, passed_over, workspaces
-from perdure.store import Reader
+from perdure.store import Reader, files
 from perdure.store.files import StoredVersion
 from perdure.workspace import Workspace, content_place, former_place
 
@@ -57,7 +57,7 @@ def back_up(directory: Path, out: Path, settings: str) -> BackedUp:
     database = directory / DATABASE
     if not database.exists():
         raise NotFound(f"There is no store in {directory}. PERDURE_DATA_DIR or --data-dir names another directory.")
-    with held(directory), archive.written(out) as (new, room):
+    with held(directory), bytes_held(directory), archive.written(out) as (new, room):
         at = archive.stamp()
         archive.copy_database(database, room / DATABASE)
         with closing(new.add_database(room / DATABASE)) as copy:
@@ -124,6 +124,8 @@ def _add_files(new: Writer, workspace: Workspace, namespace: str, file: FileThen
     """Add a file with its versions; yield what could not be added whole."""
     place = f"workspace/{namespace}"
     for version in file.versions:
+        if version.pruned_at is not None:
+            continue
         name = f"{place}/{content_place(version.sha256)}"
         try:
             digest = new.digest_of(name) or _add_version(new, name, workspace, file.path, version)
@@ -171,8 +173,9 @@ def _check(staged: Path, manifest: Manifest) -> None:
             raise Refused("The database of this backup has other rows than its manifest counts. Use another backup.")
         if not manifest.workspace:
             return
+        kept = " WHERE pruned_at IS NULL" if database.execute(files.KNOWS_PRUNING).fetchone() else ""
         for namespace, path, version, sha256 in database.execute(
-            "SELECT namespace, path, version, sha256 FROM file_version"
+            f"SELECT namespace, path, version, sha256 FROM file_version{kept}"
         ):
             # A backup of a store up to schema 0006 holds it where that kept it, and there it is still read.
             places = (content_place(sha256), former_place(path, version, sha256))

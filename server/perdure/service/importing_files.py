@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 
 from sqlmodel import Session
 
@@ -30,7 +31,9 @@ class FileImport:
         added: Counter[str],
         present: Counter[str],
         kept: list[str],
+        hides: Callable[[str], bool],
     ) -> None:
+        self._hides = hides
         self._tx, self._reader = tx, reader_of(tx)
         self._workspace, self._namespace, self._numbers = workspace, namespace, numbers
         self._added, self._present, self._kept = added, present, kept
@@ -52,6 +55,8 @@ class FileImport:
 
     def _take_version(self, line: VersionLine) -> None:
         data = content_of(line)
+        if line.pruned_at is not None and data is not None:
+            raise InvalidInput(f"pruned_at: version {line.version} of {line.path} was pruned, and carries its content.")
         if line.version <= len(self._before):
             if self._before[line.version - 1].sha256 != line.sha256:
                 raise Conflict(f"version {line.version} of {line.path} is here already with another content.")
@@ -66,7 +71,7 @@ class FileImport:
             # Before the commit: a version that no row names does no harm, a row without its bytes would.
             self._workspace.keep(data)
         stored = files.StoredFile(line.path, line.version, line.bytes, line.sha256, mtime_us=KNOWN_US)
-        files.put(self._tx, self._namespace, stored, at=line.at, seq=seq)
+        files.put(self._tx, self._namespace, stored, at=line.at, seq=seq, pruned_at=line.pruned_at)
         self._new.append(line)
         self._last = data
         self._added[line.type] += 1
@@ -111,7 +116,7 @@ class FileImport:
 
     def _search(self, new: list[VersionLine]) -> None:
         passages.remove(self._tx, self._namespace, "file", self._path)
-        if new and self._last is not None:
+        if new and self._last is not None and not self._hides(self._path):
             line = new[-1]
             seq = self._numbers.of(line.seq)
             found = sections(self._namespace, line.path, self._last, line.version, seq, line.at)
