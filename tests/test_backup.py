@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sqlite3
@@ -26,6 +27,7 @@ from perdure.backup import back_up, restore
 from perdure.disk import ROOM
 from perdure.errors import PerdureError, Refused
 from perdure.types import Asking
+from perdure.workspace import content_place
 from test_cli import CommandLine
 from test_durability import contents
 
@@ -185,8 +187,7 @@ def test_a_lost_version_is_named_and_does_not_keep_the_rest_from_being_saved(cli
     with cli.service() as (service, caller):
         service.write_file(caller, PATH, "one\n")
         service.write_file(caller, PATH, "two\n")
-    (lost,) = (cli.data_dir / "workspace" / "default" / "versions").glob("*/*/1-*")
-    lost.unlink()
+    (cli.data_dir / "workspace" / "default" / content_place(hashlib.sha256(b"one\n").hexdigest())).unlink()
 
     status, _, err = cli.run("backup", str(tmp_path / "b.zip"))
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -21,7 +22,7 @@ from perdure.errors import Conflict, InvalidInput, NotFound, PerdureError, Refus
 from perdure.lines import CHUNK_BYTES, read_lines
 from perdure.paths import normalize
 from perdure.types import MAX_FILE_BYTES
-from perdure.workspace import STAGED_MAX_AGE_S, Workspace
+from perdure.workspace import STAGED_MAX_AGE_S, Workspace, former_place
 
 Opening = Literal["openat2", "walk"]
 
@@ -161,16 +162,24 @@ while True:
     number += 1
     body = f"{number} ".encode() * (1 + number * 7919 % 20000)
     with workspace.replacing("deep/er/log.txt", body) as replace:
-        workspace.keep("deep/er/log.txt", str(number), body)
+        workspace.keep(body)
         replace()
 """
+
+
+def body_of(number: int) -> bytes:
+    return f"{number} ".encode() * (1 + number * 7919 % 20000)
 
 
 def whole(body: bytes) -> int:
     """Return the number a body of WRITER carries, after checking that it is all there."""
     number = int(body.split(b" ", 1)[0])
-    assert body == f"{number} ".encode() * (1 + number * 7919 % 20000)
+    assert body == body_of(number)
     return number
+
+
+def kept(workspace: Workspace, data: bytes, path: str = "a.md", version: int = 1) -> bytes:
+    return workspace.read_version(path, version, hashlib.sha256(data).hexdigest())
 
 
 def test_a_kill_at_any_moment_leaves_a_whole_file_and_every_version(root: Path, opening: Opening) -> None:
@@ -189,7 +198,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_file_and_every_version(root: Path, 
             assert number >= last
             last = number
         versions = range(1, number + 1)
-        assert [whole(workspace.read_version("deep/er/log.txt", str(n))) for n in versions] == list(versions)
+        assert [whole(kept(workspace, body_of(n), "deep/er/log.txt", n)) for n in versions] == list(versions)
         assert {found.path for found in workspace.walk()} <= {"deep/er/log.txt"}
         workspace.close()
     assert number > 20
@@ -214,7 +223,7 @@ def test_what_a_crash_left_is_swept_once_it_is_old(workspace: Workspace, root: P
 def test_a_failed_write_leaves_the_file_and_no_leftover(workspace: Workspace, root: Path) -> None:
     workspace.write("a.md", b"one")
     with pytest.raises(InvalidInput):
-        workspace.keep("a.md", "../1", b"two")
+        workspace.read_version("a.md", 1, "../" + "0" * 61)
     (root / "files" / "a.md").chmod(0o400)
     with pytest.raises(Refused, match="read-only"):
         workspace.write("a.md", b"two")
@@ -228,18 +237,43 @@ def test_a_write_keeps_the_mode_and_versions_keep_their_bytes(workspace: Workspa
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     file.chmod(0o750)
-    workspace.keep("notes/a.sh", "1", b"\x00one\r\n")
+    workspace.keep(b"\x00one\r\n")
     assert workspace.write("notes/a.sh", b"two") is False
-    workspace.keep("notes/a.sh", "2", b"two")
+    workspace.keep(b"two")
     assert workspace.write("notes/a.sh", b"three") is False
     assert file.read_bytes() == b"three"
     assert stat.S_IMODE(file.stat().st_mode) == 0o750
     assert file.stat().st_nlink == 1
-    assert workspace.read_version("notes/a.sh", "1") == b"\x00one\r\n"
-    assert workspace.read_version("notes/a.sh", "2") == b"two"
-    for path, keep in (("notes/a.sh", "3"), ("notes/b.sh", "1")):
-        with pytest.raises(NotFound):
-            workspace.read_version(path, keep)
+    assert kept(workspace, b"\x00one\r\n") == b"\x00one\r\n"
+    assert kept(workspace, b"two") == b"two"
+    with pytest.raises(NotFound, match=r"Version 3 of 'notes/a.sh'"):
+        kept(workspace, b"three", "notes/a.sh", 3)
+
+
+def test_a_content_is_kept_once_and_written_anew_where_it_is_damaged(workspace: Workspace, root: Path) -> None:
+    digest = workspace.keep(b"the same")
+    (file,) = (each for each in (root / "versions").rglob("*") if each.is_file())
+    before = file.stat()
+    assert workspace.keep(b"the same") == digest == file.name
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    for spoil in (lambda: file.write_bytes(b"the s"), lambda: (file.unlink(), file.symlink_to("/etc/hostname"))):
+        spoil()
+        workspace.keep(b"the same")
+        assert kept(workspace, b"the same") == b"the same"
+
+
+def test_a_version_kept_by_its_path_is_read_also_where_a_content_has_the_same_digest(
+    workspace: Workspace, root: Path
+) -> None:
+    digest = hashlib.sha256(b"notes/a.md").hexdigest()  # of the content and of the path
+    former = root / former_place("notes/a.md", 3, digest)
+    former.parent.mkdir(parents=True)
+    former.write_bytes(b"notes/a.md")
+    assert former.parent.name == digest
+    assert workspace.read_version("notes/a.md", 3, digest) == b"notes/a.md"
+    assert workspace.keep(b"notes/a.md") == digest
+    assert workspace.read_version("notes/a.md", 3, digest) == b"notes/a.md"
+    assert former.exists()
 
 
 def test_stat_exists_and_walk_tell_what_is_on_disk(workspace: Workspace, root: Path) -> None:
@@ -296,9 +330,9 @@ def test_two_normal_forms_name_one_file_whichever_is_on_disk(workspace: Workspac
     assert workspace.read(composed) == b"one"
     (root / "files" / "cafe\u0301").mkdir()  # as a copy from another system leaves it
     (root / "files" / "re\u0301sume\u0301.md").write_bytes(b"two")
-    workspace.keep("r\u00e9sum\u00e9.md", "1", b"two")
+    workspace.keep(b"two")
     assert workspace.write("r\u00e9sum\u00e9.md", b"three") is False
-    assert workspace.read_version("re\u0301sume\u0301.md", "1") == b"two"
+    assert kept(workspace, b"two", "re\u0301sume\u0301.md") == b"two"
     assert (root / "files" / "re\u0301sume\u0301.md").read_bytes() == b"three"
     assert [found.path for found in workspace.walk()] == [composed, "r\u00e9sum\u00e9.md"]
 

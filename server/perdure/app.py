@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from perdure.directory import held, settle
 from perdure.generations import Indexes
 from perdure.indexer import Indexer
+from perdure.matching import hider
 from perdure.models import Models
 from perdure.service import Core, Service
+from perdure.service.quotas import Quotas
 from perdure.settings import Settings, record_of
 from perdure.store import Database, FairLock
 from perdure.workspace import Workspace
@@ -37,6 +39,7 @@ def open_service(settings: Settings) -> Generator[Service]:
 @contextlib.contextmanager
 def _serving(database: Database, settings: Settings) -> Generator[Service]:
     directory = settings.data_dir
+    hides = hider(settings.files.hidden)
     models = Models(directory, settings.embedder)
     index = _indexes(database, settings)
     indexer = Indexer(
@@ -44,7 +47,16 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
     )
     pool = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed")
     service = Service(
-        Core(database, indexer, settings, _workspaces(database), FairLock(directory / "files.lock"), pool)
+        Core(
+            database,
+            indexer,
+            settings,
+            _workspaces(database),
+            FairLock(directory / "files.lock"),
+            pool,
+            hides,
+            Quotas(database, settings.files, hides),
+        )
     )
     indexer.start()
     try:

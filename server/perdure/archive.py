@@ -38,7 +38,7 @@ MAX_MANIFEST_BYTES = 512 * 1024 * 1024  # some 200 bytes a member; the manifest 
 
 _PLACES = re.compile(
     rf"(?:{re.escape(DATABASE)}|{re.escape(SETTINGS)}|workspace/[A-Za-z0-9][A-Za-z0-9_-]{{0,79}}/"
-    r"(?:versions/[0-9a-f]{2}/[0-9a-f]{64}/[A-Za-z0-9_-]{1,80}|files/(?P<path>.+)))"
+    r"(?:versions/(?:sha256/[0-9a-f]/[0-9a-f]{64}|[0-9a-f]{2}/[0-9a-f]{64}/[A-Za-z0-9_-]{1,80})|files/(?P<path>.+)))"
 )
 
 
@@ -63,6 +63,10 @@ class Writer:
     def __init__(self, file: zipfile.ZipFile) -> None:
         self._file = file
         self._digests: dict[str, str] = {}
+
+    def digest_of(self, name: str) -> str | None:
+        """Return the SHA-256 of what was added under this name, None if nothing was."""
+        return self._digests.get(name)
 
     def add(self, name: str, source: IO[bytes]) -> str:
         """Add what is left of `source` and return its SHA-256."""

@@ -15,11 +15,12 @@ from urllib.parse import quote
 
 from perdure import archive, migrations
 from perdure.archive import DATABASE, SETTINGS, Manifest, Writer
-from perdure.directory import SETTINGS_OF_BACKUP, held, held_alone, replace_content
+from perdure.directory import SETTINGS_OF_BACKUP, bytes_held, held, held_alone, replace_content
 from perdure.errors import NotFound, Refused, Unavailable
 from perdure.snapshots import FileThen, files_then, passed_over, workspaces
 from perdure.store import Reader, files
-from perdure.workspace import Workspace, version_place
+from perdure.store.files import StoredVersion
+from perdure.workspace import Workspace, content_place, former_place
 
 STAGED = ".restoring-"
 
@@ -56,7 +57,7 @@ def back_up(directory: Path, out: Path, settings: str) -> BackedUp:
     database = directory / DATABASE
     if not database.exists():
         raise NotFound(f"There is no store in {directory}. PERDURE_DATA_DIR or --data-dir names another directory.")
-    with held(directory), archive.written(out) as (new, room):
+    with held(directory), bytes_held(directory), archive.written(out) as (new, room):
         at = archive.stamp()
         archive.copy_database(database, room / DATABASE)
         with closing(new.add_database(room / DATABASE)) as copy:
@@ -123,9 +124,11 @@ def _add_files(new: Writer, workspace: Workspace, namespace: str, file: FileThen
     """Add a file with its versions; yield what could not be added whole."""
     place = f"workspace/{namespace}"
     for version in file.versions:
+        if version.pruned_at is not None:
+            continue
+        name = f"{place}/{content_place(version.sha256)}"
         try:
-            with workspace.open_version(file.path, version.keep) as source:
-                digest = new.add(f"{place}/{version_place(file.path, version.keep)}", source)
+            digest = new.digest_of(name) or _add_version(new, name, workspace, file.path, version)
         except (NotFound, Refused):
             yield f"{namespace}: version {version.version} of {file.path} is missing"
         else:
@@ -137,14 +140,23 @@ def _add_files(new: Writer, workspace: Workspace, namespace: str, file: FileThen
         yield from _add_present(new, workspace, namespace, file)
 
 
+def _add_version(new: Writer, name: str, workspace: Workspace, path: str, version: StoredVersion) -> str:
+    with workspace.open_version(path, version.version, version.sha256) as source:
+        return new.add(name, source)
+
+
 def _add_present(new: Writer, workspace: Workspace, namespace: str, file: FileThen) -> Generator[str]:
     # As the copied database knows it, though a later version may stand there by now.
-    keep = file.versions[-1].keep if file.placed == "version" else None
+    last = file.versions[-1] if file.placed == "version" else None
+    name = f"workspace/{namespace}/files/{file.path}"
     try:
-        with workspace.open_version(file.path, keep) if keep else workspace.open(file.path, any_size=True) as source:
-            new.add(f"workspace/{namespace}/files/{file.path}", source)
+        if last is not None:
+            _add_version(new, name, workspace, file.path, last)
+            return
+        with workspace.open(file.path, any_size=True) as source:
+            new.add(name, source)
     except (NotFound, Refused):
-        if keep:  # said above
+        if last is not None:  # said above
             return
         yield f"{namespace}: {file.path} went away while the backup was made"
 
@@ -161,11 +173,14 @@ def _check(staged: Path, manifest: Manifest) -> None:
             raise Refused("The database of this backup has other rows than its manifest counts. Use another backup.")
         if not manifest.workspace:
             return
+        kept = " WHERE pruned_at IS NULL" if database.execute(files.KNOWS_PRUNING).fetchone() else ""
         for namespace, path, version, sha256 in database.execute(
-            "SELECT namespace, path, version, sha256 FROM file_version"
+            f"SELECT namespace, path, version, sha256 FROM file_version{kept}"
         ):
-            name = f"workspace/{namespace}/{version_place(path, files.kept_as(version, sha256))}"
-            if manifest.sha256.get(name) != sha256 and not manifest.problems:
+            # A backup of a store up to schema 0006 holds it where that kept it, and there it is still read.
+            places = (content_place(sha256), former_place(path, version, sha256))
+            held = {manifest.sha256.get(f"workspace/{namespace}/{place}") for place in places}
+            if sha256 not in held and not manifest.problems:
                 raise Refused(f"This backup lacks version {version} of {path} in {namespace}. Use another backup.")
         for namespace, path, mtime_us in database.execute("SELECT namespace, path, mtime_us FROM file"):
             place = staged / "workspace" / namespace / "files" / path

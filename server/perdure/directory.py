@@ -15,6 +15,7 @@ from perdure.errors import Refused, Unavailable
 LOCK = "in-use.lock"  # shared by all that use the directory; one that replaces its content holds it alone
 PATIENCE_S = 2.0  # a command that is about to end, or a replacement that is about to be done
 RETRY_S = 0.02
+BYTES_LOCK = "versions.lock"  # shared by all that read versions as of a former moment; alone whoever removes bytes
 
 COMING, FORMER = "coming-", "before-restore-"
 SETTINGS_OF_BACKUP = "settings-of-backup.toml"
@@ -47,6 +48,22 @@ def held_alone(directory: Path) -> Generator[None]:
         for coming in _coming(directory):
             _place(directory, coming)
         yield
+
+
+@contextmanager
+def bytes_held(directory: Path) -> Generator[None]:
+    """Keep the bytes of all versions of files that there are where they are. Raises Unavailable."""
+    with _locked(directory, fcntl.LOCK_SH, BYTES_LOCK) as got:
+        if not got:
+            raise Unavailable("Bytes of former versions are being removed. Try again when that has ended.")
+        yield
+
+
+@contextmanager
+def bytes_held_alone(directory: Path) -> Generator[bool]:
+    """Give whether bytes of versions may be removed now: not while somebody reads them as of a former moment."""
+    with _locked(directory, fcntl.LOCK_EX, BYTES_LOCK, patience_s=0) as got:
+        yield got
 
 
 def replace_content(directory: Path, staged: Path, at: str) -> Path:
@@ -86,23 +103,23 @@ def _coming(directory: Path) -> list[Path]:
 
 
 @contextmanager
-def _locked(directory: Path, how: int) -> Generator[bool]:
+def _locked(directory: Path, how: int, name: str = LOCK, *, patience_s: float = PATIENCE_S) -> Generator[bool]:
     """Give whether the lock was got within the patience; it is let go when the block ends."""
     try:
-        fd = os.open(directory / LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(directory / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         if how == fcntl.LOCK_EX:
             raise
         yield True  # where not even the lock can be made, nothing can be replaced either
         return
     try:
-        yield _lock(fd, how)
+        yield _lock(fd, how, patience_s)
     finally:
         os.close(fd)
 
 
-def _lock(fd: int, how: int) -> bool:
-    until = time.monotonic() + PATIENCE_S
+def _lock(fd: int, how: int, patience_s: float) -> bool:
+    until = time.monotonic() + patience_s
     while True:
         try:
             fcntl.flock(fd, how | fcntl.LOCK_NB)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import re2  # pyright: ignore[reportMissingTypeStubs]
@@ -28,15 +28,41 @@ def glob(pattern: str) -> Callable[[str], bool]:
     `*` and `?` stop at slashes, `**` does not; `[a-z]`, `[!a]` and `{md,txt}` choose. A pattern without a slash is that
     of a name in any folder, with `./` before it that of one in the first folder. Raises InvalidInput.
     """
+    expression = _compiled(_translated(_whole(pattern)), f"pattern {pattern[:80]!r}")
+    return lambda path: expression.fullmatch(path) is not None
+
+
+def hider(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Return what says whether one of these globs takes a path, or a folder on the way to it; "a/**" takes "a" too.
+
+    Disks differ in which names they take for one, so the case of letters and joiners, which HFS+ ignores, never
+    decide. Raises InvalidInput.
+    """
+    if not patterns:
+        return lambda _: False
+    try:
+        every = "|".join(f"(?:{_translated(_whole(_folded(pattern)))})" for pattern in patterns)
+        expression = _compiled(f"(?:{every})(?:/(?s:.*))?", "one of them")
+    except InvalidInput as exc:
+        raise InvalidInput(f"The setting files.hidden: {exc}") from exc
+    return lambda path: expression.fullmatch(f"{_folded(path)}/") is not None
+
+
+def _folded(text: str) -> str:
+    if text.isascii():  # as nearly all are; a listing asks this of each file
+        return text.lower()
+    return unicodedata.normalize("NFC", text.casefold().replace("\u200c", "").replace("\u200d", ""))
+
+
+def _whole(pattern: str) -> str:
+    """Return the glob of whole paths. Raises InvalidInput."""
     given = unicodedata.normalize("NFC", pattern.strip())
     text = given.removeprefix("./")
     if not text or text.startswith("/") or "\\" in text:
         raise InvalidInput(f"pattern is {pattern[:80]!r}; it is relative, like *.md or notes/**/*.txt.")
     if text.endswith("/"):
         text += "**"
-    whole = text if "/" in given else f"**/{text}"
-    expression = _compiled(_translated(whole), f"pattern {pattern[:80]!r}")
-    return lambda path: expression.fullmatch(path) is not None
+    return text if "/" in given else f"**/{text}"
 
 
 def _translated(pattern: str) -> str:

@@ -146,6 +146,53 @@ class TidySettings(_Section):
     )
 
 
+HIDDEN = (
+    ".env",
+    ".env.*",
+    "*.pem",
+    "*.key",
+    "*.p12",
+    "*.pfx",
+    "*.jks",
+    "*.kdbx",
+    "id_rsa*",
+    "id_dsa*",
+    "id_ecdsa*",
+    "id_ed25519*",
+    ".netrc",
+    ".pgpass",
+    ".npmrc",
+    ".pypirc",
+    ".git-credentials",
+    "**/.git/**",
+    "**/.ssh/**",
+    "**/.gnupg/**",
+    "**/.aws/**",
+    "**/.azure/**",
+    "**/.kube/**",
+)
+
+
+class FilesSettings(_Section):
+    """The files of the workspace: what is hidden, how much there may be, and how long former versions are kept."""
+
+    hidden: tuple[str, ...] = Field(
+        HIDDEN,
+        description="globs of paths that no tool and no command reads, lists, searches or writes, in any case of "
+        "letters and with all that is in a folder of such a name; [] for none",
+    )
+    max_files: int = Field(0, ge=0, description="files a namespace may have; 0 for no limit")
+    max_bytes: int = Field(0, ge=0, description="bytes the files of a namespace may take; 0 for no limit")
+    keep_versions: int = Field(0, ge=0, description="former versions of a path that are kept; 0 for all")
+    keep_days: int = Field(0, ge=0, le=36_500, description="days a version is kept after it was replaced; 0 for ever")
+    keep_bytes: int = Field(0, ge=0, description="bytes the former versions of a namespace may take; 0 for no limit")
+
+    @property
+    def prunes(self) -> bool:
+        """Whether any former version is ever given up."""
+        return bool(self.keep_versions or self.keep_days or self.keep_bytes)
+
+
 class PrivacySettings(_Section):
     """What is kept from the disk. Text in <private> tags always is."""
 
@@ -201,6 +248,7 @@ class Settings(BaseSettings):
     compaction: CompactionSettings = CompactionSettings()  # pyright: ignore[reportCallIssue]
     language_model: LanguageModelSettings = LanguageModelSettings()  # pyright: ignore[reportCallIssue]
     tidy: TidySettings = TidySettings()  # pyright: ignore[reportCallIssue]
+    files: FilesSettings = FilesSettings()  # pyright: ignore[reportCallIssue]
     privacy: PrivacySettings = PrivacySettings()  # pyright: ignore[reportCallIssue]
     state: StateSettings = StateSettings()  # pyright: ignore[reportCallIssue]
     seeding: SeedingSettings = SeedingSettings()  # pyright: ignore[reportCallIssue]
@@ -368,6 +416,7 @@ def _explain(exc: ValidationError) -> str:
 __all__ = [
     "CompactionSettings",
     "EmbedderSettings",
+    "FilesSettings",
     "HttpSettings",
     "IndexSettings",
     "LanguageModelSettings",

@@ -145,9 +145,10 @@ class FileRow(SQLModel, table=True):
 
 
 class FileVersionRow(SQLModel, table=True):
-    """One version a file had, from 1 up."""
+    """One version a file had, from 1 up. `pruned_at` is when its bytes were given up for the limits of versions."""
 
     __tablename__ = "file_version"  # pyright: ignore[reportAssignmentType]
+    __table_args__ = (Index("file_version_by_content", "namespace", "sha256", "pruned_at", "bytes"),)
 
     namespace: str = Field(primary_key=True)
     path: str = Field(primary_key=True)
@@ -156,6 +157,7 @@ class FileVersionRow(SQLModel, table=True):
     sha256: str
     at: str
     seq: int = Field(foreign_key="episode.seq")
+    pruned_at: str | None = None
 
 
 class PassageRow(SQLModel, table=True):

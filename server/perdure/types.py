@@ -166,11 +166,24 @@ class TidiedMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class PrunedVersion:
+    """A version of a file that is given up: by which rule (count, age, bytes) and why."""
+
+    path: str
+    version: int
+    bytes: int
+    sha256: str
+    rule: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tidied:
     """What a tidying did, or would do; `at` undoes it. `expired` counts what has expired and was left where it is.
 
     One that goes on with a tidying that was killed takes over its time as `at`; `before` counts what is in the archive
-    from that one.
+    from that one. `versions` are those of files that it pruned, which nothing brings back; `freed_bytes` is what that
+    and the removal of what no version names freed on disk.
     """
 
     at: str
@@ -180,6 +193,8 @@ class Tidied:
     expired: int
     notes: tuple[str, ...] = ()
     before: int = 0
+    versions: tuple[PrunedVersion, ...] = ()
+    freed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -668,7 +683,10 @@ class FilePage:
 
 @dataclass(frozen=True, slots=True)
 class FileEvent:
-    """What happened to a file at one time: `version` is the one it made, or the last one before a deletion."""
+    """What happened to a file at one time: `version` is the one it made, or the last one before a deletion.
+
+    `pruned_at` is when the bytes of that version were given up.
+    """
 
     version: int
     at: str
@@ -676,6 +694,7 @@ class FileEvent:
     agent: str
     bytes: int | None
     what: str | None
+    pruned_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The files of one namespace: read, written atomically, former versions kept.
 
 <root>/files/notes/plan.md            what a person can open
-<root>/versions/3f/3fa9…/<keep>       former contents, by the SHA-256 of the path: no path reaches them
+<root>/versions/sha256/3/3fa9…        contents of versions, each once, by their SHA-256: no path reaches them
+<root>/versions/3f/3fa9…/1-9c56…      a version as stores up to schema 0006 kept it, by the SHA-256 of its path: read
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MOUNTED = "mounted from elsewhere"
 TOO_LARGE = "too large"
 UNREADABLE = "unreadable"
 
-_KEEP = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,31 +249,96 @@ class Workspace:
             except (OSError, PerdureError):  # it holds something, or is not ours
                 return
 
-    def keep(self, path: str, keep: str, data: bytes) -> None:
-        """Put `data` aside as version `keep` of the file, on disk when this returns."""
-        path = normalize(path)
-        with _explained(path):
-            top, *inner = _version_folders(path)
-            with self._opened(self._root, top, os.O_DIRECTORY) as versions, self._made(versions, inner) as folder:
-                with _staged(versions, data, 0o600) as staged:
-                    os.rename(staged, _version_name(keep), src_dir_fd=versions, dst_dir_fd=folder)
-                sync(folder)
+    def keep(self, data: bytes) -> str:
+        """Put `data` aside by its content, on disk when this returns, and return its SHA-256.
 
-    def read_version(self, path: str, keep: str) -> bytes:
-        """Return the content kept as version `keep` of the file. Raises NotFound."""
-        with self.open_version(path, keep) as file:
+        What is kept already is not written again, unless it is damaged.
+        """
+        digest = hashlib.sha256(data).hexdigest()
+        *inner, name = _content_names(digest)
+        with (
+            _explained(""),
+            self._opened(self._root, b"versions", os.O_DIRECTORY) as versions,
+            self._made(versions, inner) as folder,
+        ):
+            if not self._holds(folder, name, digest):
+                with _staged(versions, data, 0o600) as staged:
+                    os.rename(staged, name, src_dir_fd=versions, dst_dir_fd=folder)
+            sync(folder)  # also where it was there: whoever put it there may have been killed before this
+        return digest
+
+    def _holds(self, folder: int, name: bytes, digest: str) -> bool:
+        try:
+            with self._plain(folder, name, "") as fd, os.fdopen(fd, "rb", closefd=False) as file:
+                return hashlib.file_digest(file, "sha256").hexdigest() == digest
+        except (OSError, Refused):
+            return False
+
+    def read_version(self, path: str, version: int, sha256: str) -> bytes:
+        """Return the content of a version of the file. Raises NotFound."""
+        with self.open_version(path, version, sha256) as file:
             return file.read()
 
     @contextmanager
-    def open_version(self, path: str, keep: str) -> Generator[BufferedReader, None, None]:
-        """Give the content kept as version `keep` of the file, for reading in pieces. Raises NotFound."""
+    def open_version(self, path: str, version: int, sha256: str) -> Generator[BufferedReader, None, None]:
+        """Give the content of a version of the file, for reading in pieces. Raises NotFound."""
         path = normalize(path)
+        now = content_place(sha256).encode()
         with _explained(path), ExitStack() as stack:
-            try:
-                fd = stack.enter_context(self._plain(self._root, version_place(path, keep).encode(), path))
-            except FileNotFoundError as exc:
-                raise NotFound(f"Version {keep} of {shown(path)} is not kept.") from exc
+            # Again where it is now: it may have been brought there between the first two looks.
+            for place in (now, former_place(path, version, sha256).encode(), now):
+                with suppress(FileNotFoundError):
+                    fd = stack.enter_context(self._plain(self._root, place, path))
+                    break
+            else:
+                raise NotFound(f"Version {version} of {shown(path)} is not kept.")
             yield stack.enter_context(os.fdopen(fd, "rb", closefd=False))
+
+    def drop(self, place: str, *, min_age_s: float = 0) -> int:
+        """Remove the bytes of versions that lie there, beneath the root, and return how many; 0 if there are none."""
+        folder, _, name = place.rpartition("/")
+        with _explained(""), suppress(FileNotFoundError):
+            with self._opened(self._root, folder.encode(), os.O_DIRECTORY) as inner:
+                found = os.stat(name, dir_fd=inner, follow_symlinks=False)
+                if time.time() - found.st_mtime < min_age_s:
+                    return 0
+                os.unlink(name, dir_fd=inner)
+            if not folder.startswith("versions/sha256/"):  # of whose folders there are few, which are used again
+                with suppress(OSError):
+                    os.rmdir(folder, dir_fd=self._root)
+                    os.rmdir(folder.rpartition("/")[0], dir_fd=self._root)
+            return found.st_size
+        return 0
+
+    def kept_contents(self) -> Iterator[list[str]]:
+        """Yield the SHA-256 of every content that is kept, those that begin with the same digit together."""
+        for name in self._names_in("versions/sha256"):
+            if found := [each for each in self._names_in(f"versions/sha256/{name}") if _DIGEST.fullmatch(each)]:
+                yield found
+
+    def kept_by_path(self) -> Iterator[str]:
+        """Yield the places, beneath the root, of what is kept as stores up to schema 0006 did."""
+        for name in self._names_in("versions"):
+            for path in self._names_in(f"versions/{name}") if re.fullmatch("[0-9a-f]{2}", name) else ():
+                yield from (f"versions/{name}/{path}/{each}" for each in self._names_in(f"versions/{name}/{path}"))
+
+    def bring_over(self, path: str, version: int, sha256: str) -> bool:
+        """Keep a version by its content that is kept by its path; False if its bytes are damaged, and then stay."""
+        place = former_place(path, version, sha256)
+        with _explained(path), self._plain(self._root, place.encode(), path) as fd:
+            data = _all(fd, os.fstat(fd).st_size)
+        if hashlib.sha256(data).hexdigest() != sha256:
+            return False
+        self.keep(data)
+        self.drop(place)
+        return True
+
+    def _names_in(self, folder: str) -> list[str]:
+        try:
+            with _explained(""), self._opened(self._root, folder.encode(), os.O_DIRECTORY) as fd:
+                return sorted(name.decode(errors="replace") for name in _names(fd))
+        except (NotFound, Refused):  # nothing there, or no folder
+            return []
 
     def _replaceable(self, folder: int, name: bytes, path: str) -> os.stat_result | None:
         """Return what stands at `name`, None for nothing. Raises Refused unless it may be replaced."""
@@ -496,20 +562,22 @@ def _file_stat(path: str, found: os.stat_result) -> FileStat:
     return FileStat(path, found.st_size, found.st_mtime, found.st_mode & 0o777)
 
 
-def version_place(path: str, keep: str) -> str:
-    """Return where version `keep` of the file lies, beneath the root."""
-    return b"/".join((*_version_folders(path), _version_name(keep))).decode()
+def content_place(sha256: str) -> str:
+    """Return where the content of this SHA-256 lies, beneath the root."""
+    return b"/".join((b"versions", *_content_names(sha256))).decode()
 
 
-def _version_folders(path: str) -> tuple[bytes, bytes, bytes]:
-    digest = hashlib.sha256(path.encode()).hexdigest().encode()
-    return b"versions", digest[:2], digest
+def _content_names(sha256: str) -> tuple[bytes, bytes, bytes]:
+    if not _DIGEST.fullmatch(sha256):
+        raise InvalidInput(f"{shown(sha256)} is no SHA-256 in hexadecimal.")
+    # One digit, sixteen folders: each new one costs a write another sync.
+    return b"sha256", sha256[:1].encode(), sha256.encode()
 
 
-def _version_name(keep: str) -> bytes:
-    if not _KEEP.fullmatch(keep):
-        raise InvalidInput(f"The version {shown(keep)} is not 1-80 of letters, digits, _ and -.")
-    return keep.encode()
+def former_place(path: str, version: int, sha256: str) -> str:
+    """Return where stores up to schema 0006 kept this version, beneath the root."""
+    digest = hashlib.sha256(path.encode()).hexdigest()
+    return f"versions/{digest[:2]}/{digest}/{version}-{sha256[:16]}"
 
 
 @contextmanager

@@ -323,5 +323,6 @@ def _show_log(events: tuple[FileEvent, ...]) -> None:
     for each in events:
         what = (each.what or "").removeprefix(f"version {each.version}").removeprefix(", ")
         size = "" if each.bytes is None else f"{each.bytes} bytes"
-        parts = (f"version {each.version}", second(each.at), each.kind, each.agent, size, what)
+        pruned = f"pruned {second(each.pruned_at)}" if each.pruned_at is not None else ""
+        parts = (f"version {each.version}", second(each.at), each.kind, each.agent, size, what, pruned)
         typer.echo(visible("  ".join(part for part in parts if part)))

@@ -17,10 +17,12 @@ Id = Annotated[str, typer.Argument(help="The id of the memory.")]
 @app.command()
 def tidy(
     ctx: typer.Context,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be archived, and why.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be archived and pruned, and why.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Archive what the policies of [tidy] in the settings ask for; unarchive --tidy takes it back."""
+    """Archive by [tidy] of the settings, which unarchive --tidy takes back; prune versions of files by [files]."""
     with session(ctx) as (service, caller):
         done = service.tidy(caller, dry_run=dry_run)
     show(done, as_json, _show_tidied)
@@ -72,6 +74,10 @@ def _show_tidied(done: Tidied) -> None:
     for memory in done.archived:
         shown = visible(" ".join(memory.content.split()))
         typer.echo(f"{memory.id}  {memory.rule}  {visible(memory.why)}: {shown}")
+    for version in done.versions:
+        typer.echo(
+            f"{visible(version.path)} version {version.version}  {version.rule}  {version.why}: {version.bytes} bytes"
+        )
     for digest in done.digests:
         note(f"Digest: {visible(digest)}")
     for remark in done.notes:
@@ -80,6 +86,10 @@ def _show_tidied(done: Tidied) -> None:
         note(f"Expired, and shown by no recall: {done.expired}.")
     before = f", and {done.before} before that, in a tidying that was killed" if done.before else ""
     note(f"{'Would archive' if done.dry_run else 'Archived'} {len(done.archived)}{before}.")
+    if done.versions:
+        note(f"{'Would prune' if done.dry_run else 'Pruned, for good,'} {len(done.versions)} former versions of files.")
+    if done.freed_bytes:
+        note(f"Freed {done.freed_bytes} bytes of versions on disk.")
     if (done.archived or done.before) and not done.dry_run:
         note(f"To undo it: perdure unarchive --tidy {done.at}")
 

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from perdure import paths
 from perdure.embedders import Matrix, Vector
+from perdure.errors import Refused
 from perdure.indexer import Indexer
+from perdure.service.quotas import Quotas
 from perdure.settings import Settings
 from perdure.store import Database, FairLock, Reader, passages, vectors
 from perdure.workspace import Workspace
@@ -33,6 +36,8 @@ class Core:
     workspace_of: Callable[[str], Workspace]
     files_lock: FairLock
     pool: ThreadPoolExecutor
+    hides: Callable[[str], bool]  # whether the settings hide a path of a workspace, or a folder
+    quotas: Quotas
     samples: Samples = field(default_factory=lambda: Samples())
     tails: Tails = field(default_factory=lambda: Tails())
     pace: Pace = field(default_factory=lambda: Pace())
@@ -160,3 +165,16 @@ class Part:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+
+    def _path(self, path: str) -> str:
+        """Return the one form of a path that may be read and written. Raises InvalidInput, Refused."""
+        path = paths.normalize(path)
+        self._refuse_hidden(path)
+        return path
+
+    def _refuse_hidden(self, path: str) -> None:
+        if self._core.hides(path):
+            raise Refused(
+                f"{paths.shown(path)} is hidden by the settings ([files] hidden): such paths are neither read nor"
+                " written, whether there is a file or not. Use another path; whoever runs this server can change it."
+            )

@@ -156,7 +156,9 @@ class SummaryLine(Line):
 
 
 class VersionLine(Line):
-    """One version of a file; without `text` and `base64` its bytes were lost before the export."""
+    """One version of a file; without `text` and `base64` its bytes were lost before the export, or were given up at
+    `pruned_at`.
+    """
 
     type: Literal["file_version"] = "file_version"
     path: FilePath
@@ -165,6 +167,7 @@ class VersionLine(Line):
     at: Time
     bytes: Size
     sha256: Digest
+    pruned_at: Time | None = None
     text: str | None = None
     base64: str | None = None
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from perdure.directory import bytes_held
 from perdure.errors import NotFound, PerdureError
 from perdure.service.core import Part
 from perdure.service.exported import (
@@ -58,7 +59,7 @@ class Exporting(Part):
         named, odd = workspaces(self._core.settings.data_dir)
         left_out = odd if all_namespaces else []
         sink.write("perdure-export", {"format": FORMAT})
-        with self._core.database.read() as reader:
+        with bytes_held(self._core.settings.data_dir), self._core.database.read() as reader:
             for namespace in sorted({*named, *transfer.namespaces(reader)}) if all_namespaces else [caller.namespace]:
                 begun = False
                 for type, fields in self._lines(reader, namespace, problems, left_out):
@@ -103,8 +104,10 @@ class Exporting(Part):
 
 def _version(workspace: Workspace, namespace: str, path: str, version: StoredVersion, problems: list[str]) -> Fields:
     fields = {"path": path, "version": version.version, "seq": version.seq, "at": version.at}
+    if version.pruned_at is not None:
+        return fields | {"bytes": version.bytes, "sha256": version.sha256, "pruned_at": version.pruned_at}
     try:
-        carried = bytes_fields(workspace.read_version(path, version.keep))
+        carried = bytes_fields(workspace.read_version(path, version.version, version.sha256))
     except NotFound:
         carried = {}
     if carried.get("sha256") != version.sha256:

@@ -18,6 +18,7 @@ from perdure.workspace import TOO_LARGE, FileStat, Workspace
 
 SEARCH_S = 10.0  # of one call; the cursor goes on from there
 BINARY = "no text"
+HIDDEN = "hidden by the settings"
 MAX_PATTERN = 1_000
 
 Find = Callable[[bytes], Found]
@@ -44,6 +45,7 @@ class FileListing(Part):
         """
         caller.require("files:read")
         folder = _folder(path)
+        self._refuse_hidden(folder)
         after = paths.normalize(cursor) if cursor else ""
         taken = glob(checks.text(pattern, "pattern", limit=MAX_PATTERN, hint="Shorten it.")) if pattern else None
         find = finder(checks.text(contains, "contains", limit=MAX_PATTERN, hint="Shorten it.")) if contains else None
@@ -51,10 +53,14 @@ class FileListing(Part):
         workspace = self._core.workspace_of(caller.namespace)
         begin = len(folder) + 1 if folder else 0
 
+        passed = Counter[str]()
+
         def wanted(path: str) -> bool:
+            if self._core.hides(path):
+                passed[HIDDEN] += 1
+                return False
             return taken is None or taken(path[begin:])
 
-        passed = Counter[str]()
         deadline = time.monotonic() + SEARCH_S
         if not workspace.is_folder(folder):
             found = _one(workspace, folder, find, passed)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 import mimetypes
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import BinaryIO
 
-from perdure import paths
 from perdure.editing import difference
 from perdure.errors import Damaged, InvalidInput, NotFound
 from perdure.lines import read_lines
 from perdure.service import times
 from perdure.service.file_listing import FileListing
 from perdure.service.present import Present, present_of, stat_of
+from perdure.service.versions import not_kept
 from perdure.store import files
 from perdure.types import (
     MAX_BINARY_BYTES,
@@ -47,7 +48,7 @@ class FileReading(FileListing):
         Raises NotFound, InvalidInput, Refused.
         """
         caller.require("files:read")
-        path = paths.normalize(path)
+        path = self._path(path)
         workspace = self._core.workspace_of(caller.namespace)
         damaged: tuple[str, ...] = ()
         try:
@@ -65,7 +66,7 @@ class FileReading(FileListing):
             raise NotFound(f"{path} has no version {shown}; the present one is {present.version}.")
         if not former and present.on_disk is None:
             raise missing(path, present)
-        kept = nullcontext(io.BytesIO(workspace.read_version(path, files.kept_as(shown, digest)))) if digest else None
+        kept = nullcontext(io.BytesIO(self._version(caller.namespace, path, shown, digest))) if digest else None
         with kept or workspace.open(path) as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
@@ -92,12 +93,12 @@ class FileReading(FileListing):
     def file_bytes(self, caller: Principal, path: str, version: int | None = None) -> bytes:
         """Return the bytes of the file, or of one of its versions, as they are. Raises NotFound, Refused."""
         caller.require("files:read")
-        return self._bytes_of(caller.namespace, paths.normalize(path), version)[1]
+        return self._bytes_of(caller.namespace, self._path(path), version)[1]
 
     def file_log(self, caller: Principal, path: str) -> tuple[FileEvent, ...]:
         """Return what made each version of a file, and its deletions, the newest first. Raises NotFound."""
         caller.require("files:read")
-        path = paths.normalize(path)
+        path = self._path(path)
         workspace = self._core.workspace_of(caller.namespace)
         with self._core.database.read() as tx:
             present = present_of(tx, workspace, caller.namespace, path)
@@ -109,7 +110,11 @@ class FileReading(FileListing):
         if not events:
             raise missing(path, present)
         return tuple(
-            FileEvent(each.version, times.show(each.at), each.kind, each.agent, each.bytes, each.what)
+            replace(
+                each,
+                at=times.show(each.at),
+                pruned_at=times.show(each.pruned_at) if each.pruned_at is not None else None,
+            )
             for each in reversed(events)
         )
 
@@ -121,7 +126,7 @@ class FileReading(FileListing):
         Raises NotFound, and InvalidInput for what is no text.
         """
         caller.require("files:read")
-        path = paths.normalize(path)
+        path = self._path(path)
         after, new = self._bytes_of(caller.namespace, path, second)
         before = after - 1 if first is None else first
         old = self._bytes_of(caller.namespace, path, before)[1] if before else b""
@@ -143,7 +148,22 @@ class FileReading(FileListing):
             raise NotFound(f"{path} has no version {wanted}; the present one is {present.version}.")
         if version is None and not present.is_there:
             raise missing(path, present)
-        return wanted, workspace.read_version(path, files.kept_as(wanted, digest))
+        return wanted, self._version(namespace, path, wanted, digest)
+
+    def _version(self, namespace: str, path: str, version: int, sha256: str) -> bytes:
+        """Return the bytes of a version. Raises NotFound, which says what else is there, for one that was pruned."""
+        self._refuse_pruned(namespace, path, version)
+        try:
+            return self._core.workspace_of(namespace).read_version(path, version, sha256)
+        except NotFound:
+            self._refuse_pruned(namespace, path, version)  # it may have been pruned between the two
+            raise
+
+    def _refuse_pruned(self, namespace: str, path: str, version: int) -> None:
+        with self._core.database.read() as tx:
+            pruned_at = files.pruned_at(tx, namespace, path, version)
+            if pruned_at is not None:
+                raise not_kept(path, version, pruned_at, files.history(tx, namespace, path))
 
     def _changes_since(self, workspace: Workspace, namespace: str, path: str, present: Present, version: int) -> str:
         """Return what a refusal shows of the changes since a version; nothing if they cannot be told in short."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from sqlmodel import Session
 
-from perdure import chunking, paths
+from perdure import chunking
 from perdure.editing import difference, edited
 from perdure.errors import Conflict, InvalidInput, Refused, Unavailable
-from perdure.service import checks, times
+from perdure.service import checks, times, versions
 from perdure.service.file_reading import FileReading, missing, text_of
 from perdure.service.present import Present, mtime_us, present_of, stat_of
 from perdure.service.receipts import Once
@@ -30,6 +31,7 @@ from perdure.types import (
     FileEdited,
     FileReceipt,
     Principal,
+    PrunedVersion,
     Span,
     WriteMode,
 )
@@ -64,7 +66,7 @@ class Files(FileReading):
         changed on disk meanwhile, whose message names the version that holds what was written; InvalidInput, Refused.
         """
         caller.require("files:write")
-        path = paths.normalize(path)
+        path = self._path(path)
         how = checks.one_of(mode, "mode", WRITE_MODES)
         new = checks.storable(content, "content").encode()
         if len(new) > MAX_WRITE_BYTES:
@@ -109,7 +111,7 @@ class Files(FileReading):
         UTF-8.
         """
         caller.require("files:write")
-        path = paths.normalize(path)
+        path = self._path(path)
         checks.between(len(edits), "the number of edits", 1, MAX_EDITS)
         for n, edit in enumerate(edits):
             checks.storable(edit.old, f"edits[{n}].old")
@@ -166,8 +168,8 @@ class Files(FileReading):
         left empty. Raises NotFound, Conflict, Refused, InvalidInput.
         """
         caller.require("files:write")
-        path = paths.normalize(path)
-        target = paths.normalize(move_to) if move_to is not None else None
+        path = self._path(path)
+        target = self._path(move_to) if move_to is not None else None
         if target == path:
             raise InvalidInput(f"move_to is {path!r}, where the file is already. Choose another path.")
         workspace = self._core.workspace_of(caller.namespace)
@@ -191,7 +193,7 @@ class Files(FileReading):
     def restore_file(self, caller: Principal, path: str, version: int) -> FileReceipt:
         """Make the bytes of a former version the present ones, as a new version. Raises NotFound, InvalidInput."""
         caller.require("files:write")
-        path = paths.normalize(path)
+        path = self._path(path)
         workspace = self._core.workspace_of(caller.namespace)
         self._core.database.check_writable()
         with self._core.files_lock.held():
@@ -216,7 +218,7 @@ class Files(FileReading):
                 remove()
             self._note_removed(namespace, path)
         elif present.unplaced:
-            workspace.write(path, workspace.read_version(path, files.kept_as(present.version, present.sha256)))
+            workspace.write(path, workspace.read_version(path, present.version, present.sha256))
             self._note_placed(workspace, namespace, path)
         else:
             return present
@@ -251,12 +253,14 @@ class Files(FileReading):
     ) -> None:
         """Make `data` the next version of the file. `commit` is done in the same transaction."""
         version = present.version + 1
+        before = present.on_disk.bytes if present.on_disk is not None else None
+        self._core.quotas.check(workspace, caller.namespace, path, before=before, after=len(data))
         there = self._keep_external(workspace, path, present)
         with workspace.replacing(path, data) as put:
             _still(workspace, path, present)
             # Kept before the commit, so that a crash after it loses nothing.
-            workspace.keep(path, files.kept_as(version, hashlib.sha256(data).hexdigest()), data)
-            with self._core.database.write() as tx:
+            workspace.keep(data)
+            with self._changing(caller.namespace, path) as tx:
                 if there is not None:
                     self._record(tx, caller, path, there, present.version, "external_change")
                 self._record(tx, caller, path, data, version, "write_file", about)
@@ -268,7 +272,7 @@ class Files(FileReading):
         receipt = FileDeleted(path, present.version)
         with workspace.removing(path) as remove:
             _still(workspace, path, present)
-            with self._core.database.write(spend_reserve=there is None) as tx:
+            with self._changing(caller.namespace, path, spend_reserve=there is None) as tx:
                 if there is not None:
                     self._record(tx, caller, path, there, present.version, "external_change")
                 self._record_removal(tx, caller, path, present.version)
@@ -291,8 +295,8 @@ class Files(FileReading):
         mode = present.on_disk.mode if present.on_disk is not None else 0o600
         with workspace.removing(path) as remove, workspace.replacing(target, data, mode=mode) as put:
             _still(workspace, path, present)
-            workspace.keep(target, files.kept_as(version, hashlib.sha256(data).hexdigest()), data)
-            with self._core.database.write() as tx:
+            workspace.keep(data)
+            with self._changing(caller.namespace, path, target) as tx:
                 if there is not None:
                     self._record(tx, caller, path, there, present.version, "external_change")
                 self._record_removal(tx, caller, path, present.version, f"moved to {target}")
@@ -310,7 +314,7 @@ class Files(FileReading):
         if not present.external:
             return None
         there = workspace.read(path)
-        workspace.keep(path, files.kept_as(present.version, hashlib.sha256(there).hexdigest()), there)
+        workspace.keep(there)
         return there
 
     def _place(self, workspace: Workspace, namespace: str, path: str, version: int, put: Callable[[], bool]) -> None:
@@ -362,6 +366,16 @@ class Files(FileReading):
 
     # --- what SQL knows of it
 
+    @contextmanager
+    def _changing(self, namespace: str, *paths: str, spend_reserve: bool = False) -> Generator[Session]:
+        """Give the transaction that changes files, and prune in it; their bytes go once it is committed."""
+        pruned: list[PrunedVersion] = []
+        with self._core.database.write(spend_reserve=spend_reserve) as tx:
+            yield tx
+            for path in paths:
+                pruned += versions.prune(tx, self._core.settings.files, namespace, path, times.now())
+        versions.drop(self._core, namespace, pruned)
+
     def _record(
         self, tx: Session, caller: Principal, path: str, data: bytes, version: int, kind: str, about: str = ""
     ) -> None:
@@ -370,7 +384,8 @@ class Files(FileReading):
         file = files.StoredFile(path, version, len(data), hashlib.sha256(data).hexdigest(), mtime_us=0)
         files.put(tx, caller.namespace, file, at=now, seq=seq)
         passages.remove(tx, caller.namespace, "file", path)
-        passages.add(tx, sections(caller.namespace, path, data, version, seq, now))
+        if not self._core.hides(path):
+            passages.add(tx, sections(caller.namespace, path, data, version, seq, now))
 
     def _record_removal(self, tx: Session, caller: Principal, path: str, version: int, about: str = "") -> None:
         _append(tx, caller, "delete_file", path, version, about, times.now())

@@ -157,7 +157,7 @@ class _Import:
         self._numbers.begin(self._namespace)
         workspace = self._core.workspace_of(self._namespace)
         self._files = FileImport(
-            self._tx, workspace, self._namespace, self._numbers, self.added, self.present, self.kept
+            self._tx, workspace, self._namespace, self._numbers, self.added, self.present, self.kept, self._core.hides
         )
         self._placing.append(self._files)
 

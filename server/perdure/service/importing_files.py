@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 
 from sqlmodel import Session
 
@@ -30,7 +31,9 @@ class FileImport:
         added: Counter[str],
         present: Counter[str],
         kept: list[str],
+        hides: Callable[[str], bool],
     ) -> None:
+        self._hides = hides
         self._tx, self._reader = tx, reader_of(tx)
         self._workspace, self._namespace, self._numbers = workspace, namespace, numbers
         self._added, self._present, self._kept = added, present, kept
@@ -38,7 +41,7 @@ class FileImport:
         self._before: list[files.StoredVersion] = []
         self._new: list[VersionLine] = []
         self._last: bytes | None = None  # of the last new version
-        self._to_place: list[tuple[str, str, bool]] = []
+        self._to_place: list[tuple[str, int, str, bool]] = []
 
     def take(self, line: VersionLine | FileLine) -> None:
         if line.path != self._path:
@@ -52,6 +55,8 @@ class FileImport:
 
     def _take_version(self, line: VersionLine) -> None:
         data = content_of(line)
+        if line.pruned_at is not None and data is not None:
+            raise InvalidInput(f"pruned_at: version {line.version} of {line.path} was pruned, and carries its content.")
         if line.version <= len(self._before):
             if self._before[line.version - 1].sha256 != line.sha256:
                 raise Conflict(f"version {line.version} of {line.path} is here already with another content.")
@@ -64,9 +69,9 @@ class FileImport:
             raise InvalidInput(f"seq: no event {line.seq} before it writes {line.path}.")
         if data is not None:
             # Before the commit: a version that no row names does no harm, a row without its bytes would.
-            self._workspace.keep(line.path, files.kept_as(line.version, line.sha256), data)
+            self._workspace.keep(data)
         stored = files.StoredFile(line.path, line.version, line.bytes, line.sha256, mtime_us=KNOWN_US)
-        files.put(self._tx, self._namespace, stored, at=line.at, seq=seq)
+        files.put(self._tx, self._namespace, stored, at=line.at, seq=seq, pruned_at=line.pruned_at)
         self._new.append(line)
         self._last = data
         self._added[line.type] += 1
@@ -87,11 +92,10 @@ class FileImport:
         if there is not None and there not in ours:
             raise Conflict(f"at {line.path} stands another file. Move it away, or import into another namespace.")
         if data is not None and line.sha256 is not None:
-            keep = files.kept_as(line.version + 1, line.sha256)  # as the next writer will keep it
-            self._workspace.keep(line.path, keep, data)
-            self._to_place.append((line.path, keep, False))
+            self._workspace.keep(data)  # as the next writer will
+            self._to_place.append((line.path, line.version + 1, line.sha256, False))
         elif new and self._last is not None and line.placed == "version":
-            self._to_place.append((line.path, files.kept_as(new[-1].version, new[-1].sha256), True))
+            self._to_place.append((line.path, new[-1].version, new[-1].sha256, True))
         if line.placed == "nothing" and there is not None:
             self._kept.append(f"{self._namespace}: {line.path}")
         self._search(new)
@@ -112,7 +116,7 @@ class FileImport:
 
     def _search(self, new: list[VersionLine]) -> None:
         passages.remove(self._tx, self._namespace, "file", self._path)
-        if new and self._last is not None:
+        if new and self._last is not None and not self._hides(self._path):
             line = new[-1]
             seq = self._numbers.of(line.seq)
             found = sections(self._namespace, line.path, self._last, line.version, seq, line.at)
@@ -132,8 +136,8 @@ class FileImport:
         """
         if self._new:
             raise InvalidInput(f"The last line of {self._path} is missing: what stood there. Nothing was imported.")
-        for path, keep, is_version in self._to_place:
-            data = self._workspace.read_version(path, keep)
+        for path, version, sha256, is_version in self._to_place:
+            data = self._workspace.read_version(path, version, sha256)
             if self._digest(path) != hashlib.sha256(data).hexdigest():
                 self._put(path, data)
             if is_version:

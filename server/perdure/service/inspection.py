@@ -31,11 +31,15 @@ class Inspecting(Recalling):
 
         `id` is that of a memory (mem_…), a turn (turn_N) or a part of a file (file_N), or the path of a file, of which
         the best part is looked at. Ranks by words and by vectors are exact: everything in reach is read. Raises
-        NotFound, InvalidInput.
+        NotFound, InvalidInput, Refused.
         """
         caller.require("memory:read")
         with self._core.database.read() as tx:
+            if not id.startswith("mem_") and _NUMBERED.fullmatch(id) is None:
+                self._path(id)  # before anything tells whether it is there
             stored = _stored(tx, caller.namespace, id)
+        if stored[0].type == "file":
+            self._refuse_hidden(stored[0].subject)
         run = self._run(caller, query, replace(asking, explain=True, cursor=None))
         places = {r.id: n for n, r in enumerate(run.ranked)}
         with self._core.database.read() as tx:

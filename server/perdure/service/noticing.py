@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
@@ -65,13 +64,24 @@ class Noticing(Seeding, Recalling):
         try:
             with self._core.database.read() as tx:
                 known = files.last(tx, caller.namespace)
-            for path in self._changed(caller.namespace, [each for each in known.values() if not self._is_notes(each)]):
+            self._forget_hidden(caller.namespace, [path for path in known if self._core.hides(path)])
+            visible = [each for path, each in known.items() if not self._core.hides(path)]
+            for path in self._changed(caller.namespace, [each for each in visible if not self._is_notes(each)]):
                 try:
                     self._notice(caller, path)
                 except PerdureError as exc:  # one that cannot be kept holds up no other
                     log.warning("a file that changed on disk is indexed anew later: %s", exc)
         except Exception:  # nobody waits for this, who would see it
             log.exception("the files were not looked at")
+
+    def _forget_hidden(self, namespace: str, paths: Sequence[str]) -> None:
+        """Take out of the index what the settings hide, but did not when it was indexed."""
+        with self._core.database.read() as tx:
+            indexed = [path for path in paths if passages.any_of(tx, namespace, "file", path)]
+        if indexed:
+            with self._core.database.write() as tx:
+                for path in indexed:
+                    passages.remove(tx, namespace, "file", path)
 
     def _changed(self, namespace: str, stored: Sequence[files.StoredFile]) -> list[str]:
         """Return the paths of those that are not, by size and time, what the last version left there."""
@@ -96,8 +106,8 @@ class Noticing(Seeding, Recalling):
                 return
             if present.external:
                 there = workspace.read(path)
-                workspace.keep(path, files.kept_as(present.version, hashlib.sha256(there).hexdigest()), there)
-                with self._core.database.write() as tx:
+                workspace.keep(there)
+                with self._changing(caller.namespace, path) as tx:
                     self._record(tx, caller, path, there, present.version, "external_change")
             with self._core.database.write_derived() as tx:
                 # As it was looked at: what changed since differs from this again.

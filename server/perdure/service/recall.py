@@ -115,6 +115,8 @@ class Recalling(Part):
         scored: list[tuple[float, salvage.Text]] = []
         with self._core.database.read() as tx:
             for text in salvage.texts(tx, caller.namespace, found, reach):
+                if text.path is not None and self._core.hides(text.path):
+                    continue
                 searched[text.type] += 1
                 if (share := found_share(terms, text.content)) > 0:
                     scored.append((share, text))
@@ -144,7 +146,7 @@ class Recalling(Part):
         with self._core.database.read() as tx:
             # One more than is shown, so that a full page knows whether there is another.
             enough = None if asking.explain else len(seen) + limit + 1
-            ranked = self._rank(tx, question, found, enough)
+            ranked = self._visible(tx, self._rank(tx, question, found, enough))
             kept = [r for r in ranked if r.id not in seen and (min_score is None or r.score >= min_score)]
             hits = _load(tx, question, found, kept[:limit], explain=asking.explain)
             nothing = None if hits else passages.why_nothing(tx, caller.namespace)
@@ -266,6 +268,11 @@ class Recalling(Part):
         confidence = self._confidence(question, found, ranked)
         ranked, found.same = ranking.without_repeats(ranked, scored, enough)
         return ranking.scored(ranked, confidence)
+
+    def _visible(self, tx: Reader, ranked: list[ranking.Ranked]) -> list[ranking.Ranked]:
+        """Leave out files that the settings hide, but did not when they were indexed."""
+        paths = passages.paths(tx, [r.id for r in ranked])
+        return [r for r in ranked if r.id not in paths or not self._core.hides(paths[r.id])]
 
     def _compare(self, tx: Reader, namespace: str, vector: Vector, model: int, found: _Found) -> None:
         """Note how near the question is to a sample of what is stored; nothing while nothing is embedded."""

@@ -53,10 +53,8 @@ Changed = TypeVar("Changed", FileReceipt, FileEdited, FileDeleted)
 BATCH = 100  # statements stored in one transaction, so that other writers get their turn
 PATIENCE_S = 2.0  # that a question waits for notes which are being read
 RETRY_S = 5.0  # after which a file that could not be read is tried again though it did not change
-LONG_LOOK_S, LOOK_SHARE = (
-    0.001,
-    50,
-)  # where looking takes longer, at many files, it takes a fiftieth of the time at most
+LONG_LOOK_S = 0.001  # above which looking, at many files,
+LOOK_SHARE = 50  # takes a fiftieth of the time at most
 SHOWN = 120  # characters of a memory that a difference tells
 STILL_READING = "the notes of the workspace are still being read into memories"
 
@@ -254,8 +252,8 @@ class Seeding(Memories, Files, Upkeep):
         try:
             with self._core.database.read() as tx:
                 known = [name for name in seeds.readings(tx, caller.namespace) if not PurePath(name).is_absolute()]
-            names = dict.fromkeys((*found, *known))
-            told = [Told(self._of_workspace(caller.namespace, name), detailed=False) for name in _in_order(names)]
+            names = _in_order((*found, *known), self._core.hides)
+            told = [Told(self._of_workspace(caller.namespace, name), detailed=False) for name in names]
             # What was seen as it is now was read then.
             changed = [each for each in told if (watch.seen or {}).get(each.file.name) != found.get(each.file.name)]
             self._read_in(caller, told if watch.seen is None or watch.troubles else changed)
@@ -286,8 +284,8 @@ class Seeding(Memories, Files, Upkeep):
         if not paths:
             # What lies elsewhere is written only when it is named.
             more = (MEMORY, *(name for name in known if not PurePath(name).is_absolute())) if new else known
-            names = dict.fromkeys((*note_files.listing(root), *more))
-            return [self._named(namespace, name) for name in _in_order(names)]
+            names = _in_order((*note_files.listing(root), *more), self._core.hides)
+            return [self._named(namespace, name) for name in names]
         found: dict[str, NoteFile] = {}
         for path in paths:
             whole = path.expanduser().absolute()
@@ -295,6 +293,7 @@ class Seeding(Memories, Files, Upkeep):
             if inside is None and not whole.exists() and note_files.is_notes(path.as_posix()):
                 inside = path.as_posix()
             if inside is not None:
+                self._refuse_hidden(inside)
                 files = [self._of_workspace(namespace, inside)]
             elif str(whole) in known or (new and whole.parent.is_dir() and not whole.exists()):
                 files = [NoteFile(str(whole), whole, None)]
@@ -542,9 +541,10 @@ class Seeding(Memories, Files, Upkeep):
         told.added = len(new) - told.back
 
 
-def _in_order(names: Iterable[str]) -> list[str]:
-    """Return names of files as they are read: what holds for all first, then by name."""
-    return sorted(names, key=lambda name: (name not in (MEMORY, USER), name))
+def _in_order(names: Iterable[str], hides: Callable[[str], bool]) -> list[str]:
+    """Return names of files as they are read: what holds for all first, then by name. `hides` is for the workspace."""
+    shown = {name for name in names if PurePath(name).is_absolute() or not hides(name)}
+    return sorted(shown, key=lambda name: (name not in (MEMORY, USER), name))
 
 
 def _with_readable_dates(read: Notes) -> Notes:

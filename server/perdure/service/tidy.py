@@ -19,6 +19,7 @@ from perdure.privacy import without_private
 from perdure.service import checks, times
 from perdure.service.core import Part
 from perdure.service.memories import bring_back, episode_about, episode_telling, new_id, passage_of
+from perdure.service.versions import VersionTidying
 from perdure.store import archived, episodes, memories, passages, reader_of, vectors
 from perdure.summarizing import Said, shortened, summarize
 from perdure.tables import MemoryRow
@@ -117,7 +118,8 @@ class Tidying(Part):
         return Pinned(id, pinned=False, changed=changed)
 
     def tidy(self, caller: Principal, *, dry_run: bool = False) -> Tidied:
-        """Archive what the policies of [tidy] ask for, in small transactions, or only say what that would be.
+        """Archive what the policies of [tidy] ask for, in small transactions, or only say what that would be; prune
+        versions of files that [files] leaves no room for, and remove bytes that no version has.
 
         Killed in between, it goes on with the next call, which takes over its time, so that one undo brings back what
         both archived. Raises Conflict while another process tidies.
@@ -133,11 +135,12 @@ class Tidying(Part):
 
     def _tidied(self, caller: Principal, *, dry_run: bool) -> Tidied:
         policy, now, notes = self._core.settings.tidy, times.now(), list[str]()
+        versions = VersionTidying(self._core, caller.namespace)
         with self._core.database.read() as tx:
             kept = archived.kept(tx, caller.namespace)
         near = self._pairs(caller.namespace, now, notes) if policy.merge_similar else ()
         plan = tidying.plan(kept, near, policy, now)
-        if not (policy.merge_similar or policy.archive_after_days or policy.max_memories):
+        if not self._follows_policy():
             notes.append("No policy is set, so nothing is archived: see [tidy] in config.example.toml.")
         if plan.unmet:
             notes.append(
@@ -145,7 +148,11 @@ class Tidying(Part):
             )
         if dry_run:
             done, digests = self._would(caller.namespace, plan)
-            return Tidied(times.show(now), dry_run, tuple(done), tuple(digests), plan.expired, tuple(notes))
+            going = versions.plan().pruned
+            notes += versions.notes
+            return Tidied(
+                times.show(now), dry_run, tuple(done), tuple(digests), plan.expired, tuple(notes), versions=going
+            )
         begun = _Begun(self._core.settings.data_dir / f"tidy-{caller.namespace}.begun")
         stamp = begun.take_over() or now
         with self._core.database.read() as tx:
@@ -157,7 +164,24 @@ class Tidying(Part):
         begun.end()
         if digests:
             self._core.indexer.wake()
-        return Tidied(times.show(stamp), dry_run, tuple(done), tuple(digests), plan.expired, tuple(notes), before)
+        going = versions.plan()
+        versions.run(going)
+        return Tidied(
+            times.show(stamp),
+            dry_run,
+            tuple(done),
+            tuple(digests),
+            plan.expired,
+            (*notes, *versions.notes),
+            before,
+            going.pruned,
+            versions.freed_bytes,
+        )
+
+    def _follows_policy(self) -> bool:
+        policy = self._core.settings.tidy
+        memories = policy.merge_similar or policy.archive_after_days or policy.max_memories
+        return bool(memories) or self._core.settings.files.prunes
 
     def _pairs(self, namespace: str, now: str, notes: list[str]) -> list[Near]:
         """Return the pairs that may be merged by what they say."""
@@ -196,8 +220,7 @@ class Tidying(Part):
 
     def begin_tidying(self) -> None:
         """Tidy once a day from now on, if a policy is set: of all processes that do so, one at a time."""
-        policy = self._core.settings.tidy
-        if policy.merge_similar or policy.archive_after_days or policy.max_memories:
+        if self._follows_policy():
             threading.Thread(target=self._tidy_daily, daemon=True, name="tidy").start()
 
     def _tidy_daily(self) -> None:
@@ -217,6 +240,8 @@ class Tidying(Part):
             if done.archived or done.before:
                 count = len(done.archived) + done.before
                 log.warning("%d memories were archived; perdure unarchive --tidy %s", count, done.at)
+            if done.versions:
+                log.warning("%d former versions of files were pruned", len(done.versions))
 
     def _lease_path(self, namespace: str) -> Path:
         return self._core.settings.data_dir / f"tidy-{namespace}.lock"

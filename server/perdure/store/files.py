@@ -13,6 +13,9 @@ from perdure.types import FileEvent
 REMOVING, REMOVED = -1, -2  # in the place of a time: the bytes may still be in their place, or are known to be gone
 
 
+KNOWS_PRUNING = "SELECT 1 FROM pragma_table_info('file_version') WHERE name = 'pruned_at'"
+
+
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """A file as it was last written through Perdure."""
@@ -30,22 +33,16 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class StoredVersion:
-    """One version a file had. `seq` is the episode that made it."""
+    """One version a file had. `seq` is the episode that made it; the bytes are kept unless `pruned_at` says since when
+    they are not.
+    """
 
     version: int
     bytes: int
     sha256: str
     at: str
     seq: int
-
-    @property
-    def keep(self) -> str:
-        return kept_as(self.version, self.sha256)
-
-
-def kept_as(version: int, sha256: str) -> str:
-    """Return the name a version is kept under: with its content, so that a write that failed leaves no wrong one."""
-    return f"{version}-{sha256[:16]}"
+    pruned_at: str | None = None
 
 
 def get(reader: Reader, namespace: str, path: str) -> StoredFile | None:
@@ -61,10 +58,20 @@ def digest_of(reader: Reader, namespace: str, path: str, version: int) -> str | 
     return row[0] if row else None
 
 
+def pruned_at(reader: Reader, namespace: str, path: str, version: int) -> str | None:
+    """Return since when the bytes of a version are not kept, None if they are."""
+    statement = "SELECT pruned_at FROM file_version WHERE namespace = ? AND path = ? AND version = ?"
+    row = reader.execute(statement, (namespace, path, version)).fetchone()
+    return row[0] if row else None
+
+
 def history(reader: Reader, namespace: str, path: str) -> list[StoredVersion]:
     """Return every version of a file, the oldest first."""
+    # A backup reads a store as it is, also one of a schema without it.
+    pruned = "pruned_at" if reader.execute(KNOWS_PRUNING).fetchone() else "NULL"
     statement = (
-        "SELECT version, bytes, sha256, at, seq FROM file_version WHERE namespace = ? AND path = ? ORDER BY version"
+        f"SELECT version, bytes, sha256, at, seq, {pruned} FROM file_version WHERE namespace = ? AND path = ?"
+        " ORDER BY version"
     )
     return [StoredVersion(*row) for row in reader.execute(statement, (namespace, path))]
 
@@ -87,22 +94,28 @@ def last(reader: Reader, namespace: str) -> dict[str, StoredFile]:
     return {row[0]: StoredFile(*row) for row in rows}
 
 
+def used(reader: Reader, namespace: str) -> tuple[int, int]:
+    """Return how many files there are, and the bytes of their last versions."""
+    statement = "SELECT count(*), coalesce(sum(bytes), 0) FROM file WHERE namespace = ? AND mtime_us >= 0"
+    return reader.execute(statement, (namespace,)).fetchone()
+
+
 EVENTS = """
-SELECT v.version, v.at, e.kind, e.agent, v.bytes, e.content, e.seq
+SELECT v.version, v.at, e.kind, e.agent, v.bytes, e.content, v.pruned_at, e.seq
 FROM file_version v JOIN episode e ON e.seq = v.seq WHERE v.namespace = :namespace AND v.path = :path
 UNION ALL
-SELECT 0, e.at, e.kind, e.agent, NULL, e.content, e.seq FROM episode e
+SELECT 0, e.at, e.kind, e.agent, NULL, e.content, NULL, e.seq FROM episode e
 WHERE e.namespace = :namespace AND e.kind = 'delete_file' AND e.subject = :path
-ORDER BY 7, 1
+ORDER BY 8, 1
 """
 
 
 def events(reader: Reader, namespace: str, path: str) -> list[FileEvent]:
     """Return what made each version of a file, and its deletions, in order."""
     found: list[FileEvent] = []
-    for version, at, kind, agent, size, content, _ in reader.execute(EVENTS, {"namespace": namespace, "path": path}):
+    for version, *event, _ in reader.execute(EVENTS, {"namespace": namespace, "path": path}):
         before = found[-1].version if found else 0
-        found.append(FileEvent(version or before, at, kind, agent, size, content))
+        found.append(FileEvent(version or before, *event))
     return found
 
 
@@ -112,7 +125,7 @@ def was_deleted(reader: Reader, namespace: str, path: str) -> bool:
     return bool(found) and found[-1].bytes is None
 
 
-def put(tx: Session, namespace: str, file: StoredFile, *, at: str, seq: int) -> None:
+def put(tx: Session, namespace: str, file: StoredFile, *, at: str, seq: int, pruned_at: str | None = None) -> None:
     """Make this the present version and note it among the versions."""
     tx.merge(FileRow(namespace=namespace, **asdict(file), modified=at))
     tx.add(
@@ -124,6 +137,7 @@ def put(tx: Session, namespace: str, file: StoredFile, *, at: str, seq: int) -> 
             sha256=file.sha256,
             at=at,
             seq=seq,
+            pruned_at=pruned_at,
         )
     )
     tx.flush()

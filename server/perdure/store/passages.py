@@ -134,6 +134,12 @@ def of_subject(tx: Session, namespace: str, type: str, subject: str) -> list[Pas
     return list(tx.exec(query))
 
 
+def paths(reader: Reader, ids: Sequence[int]) -> dict[int, str]:
+    """Return the paths of those passages that are of files."""
+    statement = "SELECT id, subject FROM passage WHERE type = 'file' AND id IN (SELECT value FROM json_each(?))"
+    return dict(reader.execute(statement, (json.dumps(ids),)))
+
+
 def any_of(reader: Reader, namespace: str, type: str, subject: str) -> bool:
     """Return whether there is a passage of a subject."""
     statement = "SELECT 1 FROM passage WHERE namespace = ? AND type = ? AND subject = ? LIMIT 1"
