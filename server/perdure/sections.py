@@ -279,18 +279,13 @@ def _short(title: str) -> str:
 
 def _packed(text: str, units: list[_Unit], words: int) -> list[Section]:
     sizes = [0, *accumulate(chunking.words(text[unit.start : unit.end]) for unit in units)]
-    parts = list(_parts(units, sizes, 0, len(units), words))
     found: list[Section] = []
     opened: list[tuple[int, str]] = []
-    for lo, hi in parts:
-        for n in range(lo, hi):
-            unit = units[n]
-            while opened and opened[-1][0] >= unit.depth:
-                opened.pop()
-            if unit.title:
-                opened.append((unit.depth, unit.title))
-            if n == lo:
-                place = _place(opened)
+    for lo, hi in _parts(units, sizes, 0, len(units), words):
+        _open_and_close(opened, units[lo])
+        place = _place(opened)
+        for unit in units[lo + 1 : hi]:
+            _open_and_close(opened, unit)
         first, last = units[lo], units[hi - 1]
         if sizes[hi] - sizes[lo] <= words:
             found.append(Section(Span(first.start, last.end), first.number, last.last or last.number, place))
@@ -319,7 +314,8 @@ def _parts(units: Sequence[_Unit], sizes: Sequence[int], lo: int, hi: int, words
     for first, after in pairwise([lo, *(n for n in range(lo + 1, hi) if units[n].cut == deepest), hi]):
         if sizes[after] - sizes[begin] <= most:
             continue
-        if begin < first and sizes[first] - sizes[begin] <= FEW_WORDS:
+        opens = begin == lo and units[lo].cut < deepest < GLUED  # like a lone bracket: no section of its own
+        if begin < first and opens and sizes[first] - sizes[begin] <= FEW_WORDS:
             units[first].cut = GLUED
         elif begin < first:
             yield begin, first
@@ -329,6 +325,13 @@ def _parts(units: Sequence[_Unit], sizes: Sequence[int], lo: int, hi: int, words
             begin = after
     if begin < hi:
         yield begin, hi
+
+
+def _open_and_close(opened: list[tuple[int, str]], unit: _Unit) -> None:
+    while opened and opened[-1][0] >= unit.depth:
+        opened.pop()
+    if unit.title:
+        opened.append((unit.depth, unit.title))
 
 
 def _place(opened: Sequence[tuple[int, str]]) -> str:
