@@ -15,7 +15,7 @@ import stat
 import time
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -252,6 +252,34 @@ class Workspace:
                 with _staged(versions, data, 0o600) as staged:
                     os.rename(staged, _version_name(keep), src_dir_fd=versions, dst_dir_fd=folder)
                 sync(folder)
+
+    def keep_all(self, kept: Iterable[tuple[str, str, bytes]]) -> None:
+        """Put many (path, keep, data) aside, all on disk when this returns.
+
+        All are written before the first is waited for: the disk then takes them together, in a fraction of the time.
+        Keep it to a batch, since each takes two descriptors.
+        """
+        with _explained(""), ExitStack() as stack:
+            versions = stack.enter_context(self._opened(self._root, b"versions", os.O_DIRECTORY))
+            written: list[int] = []
+            outer: dict[bytes, int] = {}
+            for path, keep, data in kept:
+                _, first, second = _version_folders(normalize(path))
+                if first not in outer:
+                    _make_folder(versions, first)
+                    outer[first] = stack.enter_context(self._opened(versions, first, os.O_DIRECTORY))
+                with suppress(FileExistsError):
+                    os.mkdir(second, 0o700, dir_fd=outer[first])
+                folder = stack.enter_context(self._opened(outer[first], second, os.O_DIRECTORY))
+                # Under its own name at once: no row names it before all of it is on disk, and the next try replaces it.
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+                fd = os.open(_version_name(keep), flags, 0o600, dir_fd=folder)
+                file = stack.enter_context(os.fdopen(fd, "wb"))
+                file.write(data)
+                file.flush()
+                written += [fd, folder]
+            for fd in (*reversed(written), *outer.values()):
+                sync(fd)
 
     def read_version(self, path: str, keep: str) -> bytes:
         """Return the content kept as version `keep` of the file. Raises NotFound."""

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0  # at most so often a question has the files looked at, beside it
 UNASKED_EVERY_S, UNASKED_SHARE = 5.0, 100  # without questions, and a hundred times as seldom as a look takes
 TAKE_S = 1.0  # that one look takes files in; what is left is for the next, which sees first what changed meanwhile
-BATCH, BATCH_S = 64, 0.2  # files taken in by one transaction, and how long a writer of files may wait for it
+BATCH, BATCH_BYTES = 64, 1 << 20  # files taken in by one transaction, which other writers wait for
 AGAIN_S = 60.0  # between two versions of a file that goes on changing, unless somebody asks: it may be a log
 SETTLED_S = 0.25  # a new file that was changed less long ago may be half written
 PATIENCE_S = 0.05  # that a file which is about to be taken in waits for questions under way
@@ -255,11 +255,12 @@ class Noticing(Seeding, Recalling):
             if self._core.stopping.is_set() or time.monotonic() > until:
                 return False
             batch: list[_Read] = []
-            batch_until = time.monotonic() + BATCH_S
-            while rest and len(batch) < BATCH and time.monotonic() < batch_until:
+            size = 0
+            while rest and len(batch) < BATCH and size < BATCH_BYTES and not (batch and rest[-1].is_document):
                 self._quiet.wait(PATIENCE_S)
                 if (read := self._read_file_seen(caller.namespace, rest.pop())) is not None:
                     batch.append(read)
+                    size += len(read.data)
             if batch:
                 self._store_files(caller, batch)
         return True
@@ -289,12 +290,15 @@ class Noticing(Seeding, Recalling):
                     present = self._settled(workspace, namespace, read.seen.stat.path)
                     if present.on_disk != read.seen.stat or _digest(read.data) != present.sha256:
                         continue  # it changed since it was read: the next look sees that
-                    if present.external:
-                        workspace.keep(read.seen.stat.path, files.kept_as(present.version, present.sha256), read.data)
                 except PerdureError as exc:
                     log.warning("a file that changed on disk is indexed anew later: %s", exc)
                     continue
                 steps.append((read, present))
+            workspace.keep_all(
+                (read.seen.stat.path, files.kept_as(present.version, present.sha256), read.data)
+                for read, present in steps
+                if present.external
+            )
             with self._core.database.write() as tx:
                 for read in batch:
                     if not read.is_kept and read.found.why is not None:
