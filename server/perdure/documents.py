@@ -20,7 +20,8 @@ from perdure.errors import InvalidInput, Unavailable
 
 EXTRA = "pip install 'perdure[documents]'"
 POLL_S = 0.2
-DEADLINE_S = 30.0  # of one document, the start of its process included
+PROCESSOR_S = 30  # that the reading of one document may use
+DEADLINE_S = 60.0  # that it may take, on a busy machine and with the start of its process
 
 _READERS = {".pdf": "pypdf", ".docx": "docx", ".xlsx": "openpyxl", ".pptx": "pptx"}  # the package that reads each kind
 
@@ -60,7 +61,7 @@ def read(
         "LC_ALL": "C.UTF-8",
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-P", "-m", "perdure.document_text", kind, str(int(deadline_s) + 1)]
+    command = [sys.executable, "-P", "-m", "perdure.document_text", kind, str(PROCESSOR_S)]
     try:
         reader = subprocess.Popen(
             command,
@@ -87,10 +88,12 @@ def read(
 
 def _said(reader: subprocess.Popen[bytes], data: bytes, until: float, stopped: Callable[[], bool]) -> bytes | None:
     """Return what the process wrote, None if it has not ended by then."""
+    given: bytes | None = data
     while time.monotonic() < until:
         try:
-            return reader.communicate(data, timeout=POLL_S)[0]
+            return reader.communicate(given, timeout=min(POLL_S, max(0.0, until - time.monotonic())))[0]
         except subprocess.TimeoutExpired:
+            given = None  # it goes on being written
             if stopped():
                 raise Unavailable("This process ends; the document is read another time.") from None
     return None
