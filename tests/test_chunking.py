@@ -3,7 +3,7 @@ import base64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.chunking import split, split_lines, words
+from perdure.chunking import split, words
 from perdure.types import Span
 
 PROSE = " ".join(f"word{number}" for number in range(400))
@@ -70,53 +70,3 @@ def test_spans_cover_everything_but_space_and_never_exceed_the_window(text: str,
     assert all(text[place].isspace() for place in set(range(len(text))) - covered)
     assert all(words(piece) <= window for piece in texts(spans, text))
     assert all(piece == piece.strip() for piece in texts(spans, text))
-
-
-def test_a_small_file_is_one_section_with_its_lines():
-    assert split_lines("\n# Plan\n\nShip on Friday.\n") == [(Span(1, 24), 2, 4)]
-
-
-def test_an_empty_file_has_no_section():
-    assert split_lines("") == split_lines("\n\n") == []
-
-
-def test_a_section_ends_before_a_heading_rather_than_at_the_limit():
-    text = "one two three four five six\n\n# Next\nseven eight nine ten\neleven twelve\n"
-
-    assert [lines for _, *lines in split_lines(text, words=10)] == [[1, 1], [3, 5]]
-
-
-def test_a_section_ends_at_a_blank_line_when_there_is_no_heading():
-    text = "one two three four five six\n\nseven eight\nnine ten eleven twelve\n"
-
-    assert [lines for _, *lines in split_lines(text, words=10)] == [[1, 1], [3, 4]]
-
-
-def test_lines_without_any_break_are_cut_at_the_limit():
-    text = "a b c d\n" * 5
-
-    assert [lines for _, *lines in split_lines(text, words=10)] == [[1, 2], [3, 4], [5, 5]]
-
-
-def test_an_overlong_line_becomes_several_spans_of_the_same_line():
-    text = f"short\n{PROSE}\r\nshort"
-
-    sections = split_lines(text)
-
-    assert [lines for _, *lines in sections] == [[1, 1], [2, 2], [2, 2], [2, 2], [3, 3]]
-    assert text[sections[3][0].start : sections[3][0].end].endswith("word399")
-
-
-@settings(deadline=None)
-@given(st.lists(st.sampled_from(["", "  ", "# Heading", "a b c", "one two three four five six", "日本語", "x " * 30])))
-def test_sections_cover_every_line_in_order(lines: list[str]):
-    text = "\n".join(lines)
-    sections = split_lines(text, words=12)
-
-    covered = {number for _, first, last in sections for number in range(first, last + 1)}
-    assert covered >= {number for number, line in enumerate(lines, start=1) if line.strip()}
-    assert [first for _, first, _ in sections] == sorted(first for _, first, _ in sections)
-    for span, first, last in sections:
-        piece = text[span.start : span.end]
-        assert words(piece) <= 12
-        assert piece in "\n".join(lines[first - 1 : last])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 
 import pytest
 
 from perdure import chunking, credentials, extracting, framing, notes, privacy, summarizing, timing, words
+from perdure.sections import sections
 from perdure.types import MAX_TURN
 
 LENGTH = MAX_TURN // 8
@@ -43,13 +45,23 @@ PIECES = {
     "sentences": "I like it. ",
     "dates": "on 3 May ",
     "indents": "  - a\n",
+    "headings": "# a\n",
+    "underlines": "a\n=\n",
+    "fences": "```\n",
+    "members": '{"a":1},',
+    "open brackets": "[{",
+    "escapes": '\\"',
+    "rows": 'a,"b\n',
 }
 READERS: dict[str, Callable[[str], object]] = {
     "index_form": words.index_form,
     "query_terms": lambda text: words.query_terms(text[:4096]),
     "content_words": words.content_words,
     "split": chunking.split,
-    "split_lines": chunking.split_lines,
+    **{
+        f"sections of {ending}": partial(sections, path=f"a{ending}")
+        for ending in (".md", ".py", ".json", ".csv", ".toml", ".txt")
+    },
     "masked": credentials.masked,
     "without_private": privacy.without_private,
     "is_off_the_record": privacy.is_off_the_record,

@@ -69,6 +69,8 @@ def as_schema_6(data_dir: Path) -> None:
             file.unlink()
         database.execute("DROP INDEX file_version_by_content")
         database.execute("ALTER TABLE file_version DROP COLUMN pruned_at")
+        database.execute("ALTER TABLE passage DROP COLUMN place")
+        database.execute("DROP TABLE unsearched")
         database.execute("UPDATE alembic_version SET version_num = '0006'")
         database.commit()
 

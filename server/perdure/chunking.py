@@ -9,8 +9,6 @@ long word.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from perdure.types import Span
 
@@ -31,7 +29,6 @@ _LETTER = f"[^\\s{UNSPACED}{_POINTS}]"
 _WORD = re.compile(
     f"(?:[{UNSPACED}][{MARKS}]*|{_LETTER}{{1,16}}(?:['’]{_LETTER}{{1,16}})?)[{_POINTS}]{{0,4}}|[{_POINTS}]{{1,4}}"
 )
-_HEADING = re.compile(r"#{1,6}\s")
 
 
 def words(text: str) -> int:
@@ -52,68 +49,3 @@ def split(text: str, *, words: int = WORDS, stride: int = STRIDE) -> list[Span]:
         if first + words >= len(found):
             break
     return spans
-
-
-def split_lines(text: str, *, words: int = WORDS) -> list[tuple[Span, int, int]]:
-    """Return (span, first line, last line) of each section of a file; lines count from 1 and end at a line feed.
-
-    A section is whole lines of up to `words` words together. It ends before a Markdown heading, else at a blank
-    line, if one lies in its second half. A longer line becomes several overlapping spans of the same line.
-    """
-    sections: list[tuple[Span, int, int]] = []
-    pending: list[_Line] = []
-    count = 0
-    for line in _lines(text):
-        if line.words > words:
-            sections += _section(pending)
-            pending, count = [], 0
-            for span in split(text[line.start : line.end], words=words, stride=max(1, words * STRIDE // WORDS)):
-                sections.append((Span(line.start + span.start, line.start + span.end), line.number, line.number))
-            continue
-        while count + line.words > words:
-            cut = _best_cut([*pending, line])
-            sections += _section(pending[:cut])
-            count -= sum(cut_off.words for cut_off in pending[:cut])
-            pending = pending[cut:]
-        pending.append(line)
-        count += line.words
-    return sections + _section(pending)
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line that is not blank; `start` and `end` leave out the space around it."""
-
-    number: int
-    start: int
-    end: int
-    words: int
-    heading: bool
-    after_blank: bool
-
-
-def _lines(text: str) -> Iterator[_Line]:
-    start = 0
-    after_blank = False
-    for number, line in enumerate(text.split("\n"), start=1):
-        begin, end = start + len(line) - len(line.lstrip()), start + len(line.rstrip())
-        if begin < end:
-            yield _Line(number, begin, end, words(line), _HEADING.match(line) is not None, after_blank)
-        after_blank = begin >= end
-        start += len(line) + 1
-
-
-def _best_cut(lines: list[_Line]) -> int:
-    """Return before which of `lines` to cut; the last of them is the one that no longer fits."""
-    half = sum(line.words for line in lines[:-1]) / 2
-    blank = heading = before = 0
-    for place, line in enumerate(lines):
-        if place and before >= half:
-            heading = place if line.heading else heading
-            blank = place if line.after_blank else blank
-        before += line.words
-    return heading or blank or len(lines) - 1
-
-
-def _section(lines: list[_Line]) -> list[tuple[Span, int, int]]:
-    return [(Span(lines[0].start, lines[-1].end), lines[0].number, lines[-1].number)] if lines else []

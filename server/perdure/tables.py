@@ -160,11 +160,27 @@ class FileVersionRow(SQLModel, table=True):
     pruned_at: str | None = None
 
 
+class UnsearchedRow(SQLModel, table=True):
+    """A file of which recall finds nothing, and why; derived, made again by looking at the file.
+
+    `bytes` and `mtime_us` are those that the file had then, if it has no version.
+    """
+
+    __tablename__ = "unsearched"  # pyright: ignore[reportAssignmentType]
+
+    namespace: str = Field(primary_key=True)
+    path: str = Field(primary_key=True)
+    bytes: int
+    mtime_us: int
+    why: str
+
+
 class PassageRow(SQLModel, table=True):
     """What recall returns as one hit: a memory, a turn, or some lines of a file. Repeats what filters ask for.
 
-    `subject` is the memory's id, the episode's seq or the file's path; `text` is kept for files only, whose bytes may
-    change under us. Its words stand in the full-text table passage_fts under the same id.
+    `subject` is the memory's id, the episode's seq or the file's path. Of files there is also `text`, since their bytes
+    may change under us, and `place`, which names the headings, definitions or pages it stands below. Its words stand in
+    the full-text table passage_fts under the same id.
     """
 
     __tablename__ = "passage"  # pyright: ignore[reportAssignmentType]
@@ -194,6 +210,7 @@ class PassageRow(SQLModel, table=True):
     first_line: int | None = None
     last_line: int | None = None
     text: str | None = Field(default=None, sa_column=Column(Text))
+    place: str | None = None
 
 
 class InReachRow(SQLModel, table=True):

@@ -48,6 +48,8 @@ MAX_BINARY_BYTES = 256 * 1024  # of any other file that is no text
 MAX_NOTES_BYTES = 1024 * 1024  # of a file that is read into memories
 MAX_STATEMENTS = 3_000  # of one such file
 MAX_INDEXED_FILE_BYTES = 4 * 1024 * 1024  # larger files are kept and read, but recall does not search them
+MAX_DOCUMENT_BYTES = 32 * 1024 * 1024  # the same of documents, whose text is a small part of them
+MAX_DOCUMENT_CHARS = 4 * 1024 * 1024  # of the text of one
 
 SCOPES = frozenset({"memory:read", "memory:write", "files:read", "files:write", "history:read", "admin"})
 
@@ -277,7 +279,8 @@ class Hit:
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     path: str | None = None
     version: int | None = None
-    lines: tuple[int, int] | None = None  # first and last line of a file hit, from 1, both included
+    lines: tuple[int, int] | None = None  # first and last line of a file hit, from 1, both included; none of documents
+    place: str | None = None  # the headings, definitions, columns or page that the lines of a file hit stand below
     part: Portion | None = None  # of a long text that `content` is, None for the whole
     episode: int | None = None  # that wrote it, as list_history numbers them; not known of a damaged database
     superseded_by: str | None = None

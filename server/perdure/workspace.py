@@ -16,7 +16,7 @@ import stat
 import time
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -254,18 +254,35 @@ class Workspace:
 
         What is kept already is not written again, unless it is damaged.
         """
-        digest = hashlib.sha256(data).hexdigest()
-        *inner, name = _content_names(digest)
-        with (
-            _explained(""),
-            self._opened(self._root, b"versions", os.O_DIRECTORY) as versions,
-            self._made(versions, inner) as folder,
-        ):
-            if not self._holds(folder, name, digest):
-                with _staged(versions, data, 0o600) as staged:
-                    os.rename(staged, name, src_dir_fd=versions, dst_dir_fd=folder)
-            sync(folder)  # also where it was there: whoever put it there may have been killed before this
-        return digest
+        return self.keep_all([data])[0]
+
+    def keep_all(self, contents: Iterable[bytes]) -> list[str]:
+        """Put many contents aside, all on disk when this returns, and return the SHA-256 of each.
+
+        All are written before the first is waited for: the disk then takes them together, in a fraction of the time.
+        Keep it to a batch, since each takes two descriptors.
+        """
+        digests: list[str] = []
+        with _explained(""), ExitStack() as stack:
+            versions = stack.enter_context(self._opened(self._root, b"versions", os.O_DIRECTORY))
+            folders: dict[tuple[bytes, ...], int] = {}
+            staged: list[tuple[bytes, int, bytes]] = []
+            for data in contents:
+                digests.append(digest := hashlib.sha256(data).hexdigest())
+                *inner, name = _content_names(digest)
+                if tuple(inner) not in folders:
+                    folders[tuple(inner)] = stack.enter_context(self._made(versions, inner))
+                folder = folders[tuple(inner)]
+                if not self._holds(folder, name, digest):
+                    staged.append((stack.enter_context(_staged(versions, data, 0o600, synced=False)), folder, name))
+            for new, _, _ in staged:
+                with self._opened(versions, new, os.O_RDONLY) as fd:
+                    sync(fd)
+            for new, folder, name in staged:
+                os.rename(new, name, src_dir_fd=versions, dst_dir_fd=folder)
+            for folder in folders.values():
+                sync(folder)  # also where all was there: whoever put it there may have been killed before this
+        return digests
 
     def _holds(self, folder: int, name: bytes, digest: str) -> bool:
         try:
@@ -492,8 +509,8 @@ def _all(fd: int, size: int) -> bytes:
 
 
 @contextmanager
-def _staged(folder: int, data: bytes, mode: int) -> Generator[bytes, None, None]:
-    """Give the name of a new file in `folder` that holds `data`, on disk; it is gone afterwards unless renamed."""
+def _staged(folder: int, data: bytes, mode: int, *, synced: bool = True) -> Generator[bytes, None, None]:
+    """Give the name of a new file in `folder` that holds `data`, on disk if `synced`; it is gone unless renamed."""
     name = f"{STAGED}{secrets.token_hex(16)}".encode()  # nobody can plant a link at a name they cannot guess
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
@@ -501,7 +518,8 @@ def _staged(folder: int, data: bytes, mode: int) -> Generator[bytes, None, None]
             file.write(data)
             file.flush()
             os.fchmod(fd, mode)
-            sync(fd)
+            if synced:
+                sync(fd)
         yield name
     finally:
         with suppress(OSError):  # renamed by now, unless something failed

@@ -320,7 +320,7 @@ def _marks(hit: Hit) -> list[str]:
     if hit.path:
         place = f"{hit.path}:{hit.lines[0]}-{hit.lines[1]}" if hit.lines else hit.path
     named = {"key": hit.key, "kind": hit.kind, "thread": hit.thread, "tags": ", ".join(hit.tags)}
-    named |= {"superseded by": hit.superseded_by}
+    named |= {"superseded by": hit.superseded_by, "in": hit.place}
     marks = [
         place,
         hit.type,

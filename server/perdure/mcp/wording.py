@@ -224,6 +224,7 @@ def _hit(hit: Hit) -> dict[str, Any]:
         path=hit.path,
         version=hit.version,
         lines=f"{hit.lines[0]}-{hit.lines[1]}" if hit.lines else None,
+        place=hit.place,
         part=str(hit.part) if hit.part else None,
         superseded_by=hit.superseded_by,
         explain={name: round(value, 4) for name, value in hit.explain.items()} if hit.explain else None,
@@ -237,7 +238,8 @@ def _hit_line(hit: Hit, thread_above: str | None) -> str:
     """
     if hit.type == "file":
         lines = f":{hit.lines[0]}-{hit.lines[1]}" if hit.lines else ""
-        frame = [f"{hit.path or hit.id}{lines}", f"v{hit.version}" if hit.version else "", short_time(hit.at)]
+        frame = [f"{hit.path or hit.id}{lines}", f"({hit.place})" if hit.place else ""]
+        frame += [f"v{hit.version}" if hit.version else "", short_time(hit.at)]
     else:
         frame = [hit.id, short_time(hit.at), hit.author or "", hit.source if hit.source != hit.author else ""]
     frame += [f"key={hit.key}" if hit.key else "", hit.kind if hit.kind not in (None, "note") else ""]

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from perdure.errors import Unavailable
 
-HEAD = "0007"
+HEAD = "0008"
 
 KEPT = ("episode", "memory", "state", "summary", "reading", "file", "file_version", "idempotency")
 """The tables no step may lose a row of; all others can be made from them again."""

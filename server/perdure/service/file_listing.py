@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from perdure import paths
+from perdure import documents, paths
 from perdure.errors import InvalidInput, NotFound, Refused
 from perdure.matching import Found, finder, glob
 from perdure.service import checks, times
@@ -91,6 +91,8 @@ class FileListing(Part):
         notes: list[str] = []
         if passed:
             notes.append(f"passed over: {', '.join(f'{what} {count}' for what, count in sorted(passed.items()))}")
+        if any((kind := documents.kind_of(file.path)) and not documents.can_read(kind) for file in page):
+            notes.append(f"recall finds what is in documents after: {documents.EXTRA}")
         if stopped:
             notes.append(f"stopped after {SEARCH_S:.0f} s; the cursor goes on")
         return FilePage(tuple(page), last or None, tuple(notes))

@@ -10,21 +10,20 @@ from dataclasses import replace
 
 from sqlmodel import Session
 
-from perdure import chunking
 from perdure.editing import difference, edited
 from perdure.errors import Conflict, InvalidInput, Refused, Unavailable
-from perdure.service import checks, times, versions
+from perdure.service import checks, file_passages, times, versions
+from perdure.service.file_passages import Contents
 from perdure.service.file_reading import FileReading, missing, text_of
 from perdure.service.present import Present, mtime_us, present_of, stat_of
 from perdure.service.receipts import Once
 from perdure.service.redaction import seen_in
-from perdure.store import episodes, files, passages
-from perdure.tables import EpisodeRow, PassageRow
+from perdure.store import episodes, files, passages, unsearched
+from perdure.tables import EpisodeRow
 from perdure.types import (
     MAX_DIFF,
     MAX_EDITED_BYTES,
     MAX_EDITS,
-    MAX_INDEXED_FILE_BYTES,
     MAX_WRITE_BYTES,
     Edit,
     FileDeleted,
@@ -32,7 +31,6 @@ from perdure.types import (
     FileReceipt,
     Principal,
     PrunedVersion,
-    Span,
     WriteMode,
 )
 from perdure.workspace import Workspace
@@ -377,20 +375,33 @@ class Files(FileReading):
         versions.drop(self._core, namespace, pruned)
 
     def _record(
-        self, tx: Session, caller: Principal, path: str, data: bytes, version: int, kind: str, about: str = ""
+        self,
+        tx: Session,
+        caller: Principal,
+        path: str,
+        data: bytes,
+        version: int,
+        kind: str,
+        about: str = "",
+        found: Contents | None = None,
     ) -> None:
+        """Note the version, and what recall finds of it: `found`, if it was read before."""
         now = times.now()
         seq = _append(tx, caller, kind, path, version, about, now)
         file = files.StoredFile(path, version, len(data), hashlib.sha256(data).hexdigest(), mtime_us=0)
         files.put(tx, caller.namespace, file, at=now, seq=seq)
-        passages.remove(tx, caller.namespace, "file", path)
-        if not self._core.hides(path):
-            passages.add(tx, sections(caller.namespace, path, data, version, seq, now))
+        if self._core.hides(path):
+            passages.remove(tx, caller.namespace, "file", path)
+            return
+        if found is None:
+            found = file_passages.contents(path, data)
+        file_passages.put(tx, caller.namespace, path, found, file.bytes, version=version, seq=seq, at=now)
 
     def _record_removal(self, tx: Session, caller: Principal, path: str, version: int, about: str = "") -> None:
         _append(tx, caller, "delete_file", path, version, about, times.now())
         files.note_placed(tx, caller.namespace, path, files.REMOVING)
         passages.remove(tx, caller.namespace, "file", path)
+        unsearched.remove(tx, caller.namespace, path)
 
 
 def _still(workspace: Workspace, path: str, present: Present) -> None:
@@ -414,30 +425,3 @@ def _append(tx: Session, caller: Principal, kind: str, path: str, version: int, 
     )
     (seq,) = episodes.append(tx, [episode])
     return seq
-
-
-def sections(namespace: str, path: str, data: bytes, version: int, seq: int, now: str) -> list[passages.NewPassage]:
-    """Return the passages of a text file; none for one that is not text, or too large to search."""
-    if len(data) > MAX_INDEXED_FILE_BYTES or b"\0" in data:
-        return []
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return []
-    found: list[passages.NewPassage] = []
-    for span, first, last in chunking.split_lines(text):
-        section = text[span.start : span.end]
-        row = PassageRow(
-            namespace=namespace,
-            type="file",
-            subject=path,
-            seq=seq,
-            at=now,
-            words=chunking.words(section),
-            version=version,
-            first_line=first,
-            last_line=last,
-            text=section,
-        )
-        found.append(passages.NewPassage(row, f"{path}\n{section}", "", [Span(0, len(section))]))
-    return found

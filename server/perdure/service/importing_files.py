@@ -9,8 +9,8 @@ from collections.abc import Callable
 from sqlmodel import Session
 
 from perdure.errors import Conflict, InvalidInput, NotFound, Refused
+from perdure.service import file_passages
 from perdure.service.exported import FileLine, VersionLine, content_of
-from perdure.service.files import sections
 from perdure.service.present import mtime_us
 from perdure.store import files, passages, reader_of, transfer
 from perdure.workspace import Workspace
@@ -119,8 +119,10 @@ class FileImport:
         if new and self._last is not None and not self._hides(self._path):
             line = new[-1]
             seq = self._numbers.of(line.seq)
-            found = sections(self._namespace, line.path, self._last, line.version, seq, line.at)
-            passages.add(self._tx, found)
+            found, size = file_passages.contents(line.path, self._last), len(self._last)
+            file_passages.put(
+                self._tx, self._namespace, line.path, found, size, version=line.version, seq=seq, at=line.at
+            )
 
     def _digest(self, path: str) -> str | None:
         try:

@@ -497,7 +497,6 @@ def _hit(
             episode=row.seq,
             explain=parts,
         )
-    lines = (row.first_line or 0, row.last_line or 0)
     return Hit(
         type="file",
         id=f"file_{row.id}",
@@ -506,7 +505,8 @@ def _hit(
         at=at,
         path=row.subject,
         version=row.version,
-        lines=lines,
+        lines=(row.first_line, row.last_line) if row.first_line and row.last_line else None,
+        place=row.place,
         episode=row.seq,
         explain=parts,
     )

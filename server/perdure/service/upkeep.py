@@ -9,12 +9,12 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from perdure import __version__, migrations
+from perdure import __version__, documents, migrations
 from perdure.embedders import missing_model
 from perdure.errors import Damaged
 from perdure.service import compaction, times
 from perdure.service.tidy import Tidying
-from perdure.store import Reader, passages, summaries, vectors
+from perdure.store import Reader, passages, summaries, unsearched, vectors
 from perdure.store.vectors import IndexState, Model
 from perdure.types import Principal
 
@@ -80,6 +80,7 @@ class Upkeep(Tidying):
                 "rebuilding": found.get("rebuilding") if indexer.index is not None else False,
                 "set_aside": indexer.index.client(state.model).kept_aside() if indexer.index else [],
             },
+            **({"not_searched": _not_searched(passed)} if (passed := found.get("not searched")) else {}),
             "threads": {"folded": found.get("folded"), "waiting": found.get("waiting"), "hint": found.get("waits")},
             "tokens_today": found.get("tokens today"),
             "workers": indexer.workers(state),
@@ -91,6 +92,7 @@ class Upkeep(Tidying):
         core = self._core
         looks: dict[str, Look] = {
             **{kind: partial(passages.total, namespace=namespace, kind=kind) for kind in passages.TOTALS},
+            "not searched": partial(unsearched.counts, namespace=namespace),
             "building": core.indexer.build.progress,
             "folded": partial(summaries.count_folded, namespace=namespace),
             "waiting": lambda tx: compaction.count_waiting(core, tx, namespace),
@@ -148,6 +150,14 @@ class Upkeep(Tidying):
         self._core.indexer.close()
         self._core.pool.shutdown(wait=False, cancel_futures=True)
         self._core.database.close()
+
+
+def _not_searched(counts: dict[str, int]) -> dict[str, Any]:
+    """Return how many files recall passes over, by why, and what helps."""
+    hint = (
+        f"{documents.EXTRA} has documents found" if unsearched.NO_READER in counts else "docs/files.md has the limits"
+    )
+    return {**counts, "hint": hint}
 
 
 def _versions(schema: str | None) -> dict[str, str | None]:

@@ -447,12 +447,13 @@ class Found:
     first_line: int | None
     last_line: int | None
     text: str | None
+    place: str | None
 
 
 def load(reader: Reader, namespace: str, ids: Sequence[int]) -> dict[int, Found]:
     """Return the passages that belong to the namespace."""
     rows = reader.execute(
-        "SELECT id, type, subject, seq, at, version, first_line, last_line, text FROM passage"
+        "SELECT id, type, subject, seq, at, version, first_line, last_line, text, place FROM passage"
         " WHERE id IN (SELECT value FROM json_each(?)) AND +namespace = ?",
         (json.dumps(list(ids)), namespace),
     )

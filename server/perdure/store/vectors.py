@@ -28,7 +28,8 @@ _BETWEEN_WORDS = re.compile(r"[\W_]+")
 class PendingChunk:
     """A chunk without an embedding: `content` is the whole text it is cut from, `author` who said it.
 
-    `before` and `author_before` are the turn before a turn, if both are short: what a short one says depends on it.
+    `key` is a memory's key, or a file's path and what its part stands below. `before` and `author_before` are the turn
+    before a turn, if both are short: what a short one says depends on it.
     """
 
     id: int
@@ -248,7 +249,7 @@ DUE = "c.retry_at IS NULL OR c.retry_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 PENDING = f"""
 SELECT c.id, c.attempts, c.start, c."end", p.author,
        CASE p.type WHEN 'memory' THEN m.content WHEN 'turn' THEN e.content ELSE p.text END,
-       p.key, b.author, eb.content
+       CASE p.type WHEN 'file' THEN p.subject || ' ' || coalesce(p.place, '') ELSE p.key END, b.author, eb.content
 FROM chunk c JOIN passage p ON p.id = c.passage_id
 LEFT JOIN memory m ON p.type = 'memory' AND m.id = p.subject
 LEFT JOIN episode e ON p.type = 'turn' AND e.seq = p.seq
