@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+import re
 import stat
 import sys
 import tomllib
@@ -21,6 +22,11 @@ from perdure.shapes import check_schemas
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$"
 PREFIX = "PERDURE_"
 NOT_SETTINGS = {"PERDURE_CONFIG"}  # says where the file is, so it cannot stand in it
+
+
+def is_name(text: str) -> bool:
+    """Return whether `text` can be the name of a namespace or an agent."""
+    return re.fullmatch(NAME, text) is not None
 
 
 class _Section(BaseModel):
@@ -374,6 +380,7 @@ __all__ = [
     "ToolSettings",
     "default_config_file",
     "default_data_dir",
+    "is_name",
     "load_settings",
     "record_of",
     "walk_settings",
