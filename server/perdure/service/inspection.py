@@ -33,7 +33,7 @@ class Inspecting(Recalling):
         the best part is looked at. Ranks by words and by vectors are exact: everything in reach is read. Raises
         NotFound, InvalidInput.
         """
-        caller.require("memory:read")
+        caller.require("memory:read", "history:read", "files:read")
         with self._core.database.read() as tx:
             stored = _stored(tx, caller.namespace, id)
         run = self._run(caller, query, replace(asking, explain=True, cursor=None))

@@ -86,6 +86,8 @@ class Memories(Part):
         request = (content, key, kind, list(tags), thread, source, at, expires_at, supersedes, details)
         once = Once(caller.namespace, idempotency_key, "remember", *request)
         receipt = self._written(row, once, supersedes)
+        if not caller.may("memory:read"):
+            receipt = replace(receipt, similar=())
         said = [receipt.note] if receipt.note else []
         if receipt.expired and row.expires_at is not None:
             said.append(EXPIRED.format(times.show(row.expires_at)))
