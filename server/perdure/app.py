@@ -12,7 +12,7 @@ from perdure.directory import held, settle
 from perdure.generations import Indexes
 from perdure.indexer import Indexer
 from perdure.models import Models
-from perdure.service import Core, Service
+from perdure.service import Core, Quotas, Service
 from perdure.settings import Settings, record_of
 from perdure.store import Database, FairLock
 from perdure.workspace import Workspace
@@ -44,7 +44,15 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
     )
     pool = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed")
     service = Service(
-        Core(database, indexer, settings, _workspaces(database), FairLock(directory / "files.lock"), pool)
+        Core(
+            database,
+            indexer,
+            settings,
+            _workspaces(database),
+            FairLock(directory / "files.lock"),
+            pool,
+            Quotas(settings.limits),
+        )
     )
     indexer.start()
     try:

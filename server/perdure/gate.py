@@ -53,6 +53,10 @@ class Gate:
         if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in self._open_paths):
             await self._app(scope, receive, send)
             return
+        if scope["type"] == "http" and scope["path"].startswith("/.well-known/"):
+            # Clients look there for an authorization server; 401 would have them look for one to get past it.
+            await PlainTextResponse("There is none.\n", 404)(scope, receive, send)
+            return
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return

@@ -43,4 +43,4 @@ def _escaped(claim: str) -> str:
         raw = claim.encode()
     except UnicodeEncodeError as exc:
         raise Unproved("The access token has a claim that is no text.") from exc
-    return _OTHER.sub(lambda found: b"_%02x" % found[0], raw).decode("ascii")
+    return _OTHER.sub(lambda found: b"_%02x" % ord(found[0]), raw).decode("ascii")

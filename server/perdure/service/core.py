@@ -13,6 +13,7 @@ import numpy as np
 
 from perdure.embedders import Matrix, Vector
 from perdure.indexer import Indexer
+from perdure.service.quotas import Quotas
 from perdure.settings import Settings
 from perdure.store import Database, FairLock, Reader, passages, vectors
 from perdure.workspace import Workspace
@@ -33,6 +34,7 @@ class Core:
     workspace_of: Callable[[str], Workspace]
     files_lock: FairLock
     pool: ThreadPoolExecutor
+    quotas: Quotas
     samples: Samples = field(default_factory=lambda: Samples())
     tails: Tails = field(default_factory=lambda: Tails())
     pace: Pace = field(default_factory=lambda: Pace())

@@ -253,6 +253,8 @@ class Files(FileReading):
     ) -> None:
         """Make `data` the next version of the file. `commit` is done in the same transaction."""
         version = present.version + 1
+        with self._core.database.read() as reader:
+            self._core.quotas.admit_bytes(reader, caller.namespace, len(data))
         there = self._keep_external(workspace, path, present)
         with workspace.replacing(path, data) as put:
             _still(workspace, path, present)

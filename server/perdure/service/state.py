@@ -104,6 +104,7 @@ class State(Part):
             if (earlier := once.first(reader_of(tx))) is not None:
                 return StateReceipt(**earlier)
             version = _next_version(reader_of(tx), caller, name, expected_version, delete=delete)
+            self._core.quotas.admit_bytes(reader_of(tx), caller.namespace, len((text or "").encode()))
             episode = EpisodeRow(
                 namespace=caller.namespace, kind="set_state", at=now, recorded_at=now, agent=caller.agent, subject=name
             )

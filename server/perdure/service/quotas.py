@@ -1,0 +1,48 @@
+"""What one namespace may hold: writes that would take more are refused, and say how much there is."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from perdure.errors import Refused
+from perdure.settings import LimitSettings
+from perdure.store import Reader, usage
+
+COUNTED_EVERY_S = 30.0  # between two counts of all bytes; what is written here meanwhile is added
+
+
+class Quotas:
+    """The limits of the settings, for every namespace. What other processes write counts after half a minute."""
+
+    def __init__(self, limits: LimitSettings) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._counted: dict[str, tuple[float, int]] = {}  # when the bytes of a namespace were counted, and how many
+
+    def admit_memory(self, reader: Reader, namespace: str) -> None:
+        """Raise Refused if the transaction, with the memory that it has just stored, goes over the limit."""
+        limit = self._limits.memories
+        if limit and (held := usage.memories(reader, namespace)) > limit:
+            raise Refused(
+                f"The namespace {namespace} holds {held - 1:,} memories; the limit is {limit:,} ([limits] memories). "
+                "Nothing was stored. Forget or archive some, give a key to what replaces another, or have the limit "
+                "raised."
+            )
+
+    def admit_bytes(self, reader: Reader, namespace: str, size: int) -> None:
+        """Raise Refused if `size` more bytes would go over the limit; otherwise count them in."""
+        limit = self._limits.bytes
+        if not limit or not size:
+            return
+        with self._lock:
+            at, held = self._counted.get(namespace, (float("-inf"), 0))
+            if time.monotonic() - at > COUNTED_EVERY_S:
+                at, held = time.monotonic(), usage.stored_bytes(reader, namespace)
+            if held + size > limit:
+                raise Refused(
+                    f"The namespace {namespace} holds {held:,} bytes; these {size:,} would bring it over the limit of "
+                    f"{limit:,} ([limits] bytes; history and former versions of files count). Nothing was stored. "
+                    "Write less, or have the limit raised."
+                )
+            self._counted[namespace] = at, held + size
