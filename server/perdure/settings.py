@@ -156,7 +156,7 @@ class HttpSettings(_Section):
     host: str = Field("127.0.0.1", description="address to bind; anything but loopback needs a token")
     port: int = Field(8420, ge=0, le=65535, description="port to bind; 0 takes a free one")
     token: str | None = Field(
-        None, min_length=16, repr=False, description="bearer token every client must send; at least 16 characters"
+        None, min_length=16, repr=False, description="bearer token of this namespace; at least 16 characters"
     )
     allowed_hosts: tuple[str, ...] = Field(
         (), description='further Host headers to answer, like "memory.example.org" or "10.0.0.5:*"'
