@@ -158,6 +158,14 @@ def bad_tokens(provider: IdentityProvider) -> dict[str, Headers]:
         "form of ours": f"perdure_{'A' * 43}",
         "form of ours, longer": f"perdure_{'A' * 44}",
         "null": "null",
+        "header nested deeply": f"{base64.b64encode(b'[' * 5_000).decode()}.{claims}.{signature}",
+        "header that is a list": f"{part([{'alg': 'RS256'}])}.{claims}.{signature}",
+        "alg that is a list": f"{part({'alg': ['RS256'], 'kid': 'one'})}.{claims}.{signature}",
+        "kid that is a number": f"{part({'alg': 'RS256', 'kid': 1})}.{claims}.{signature}",
+        "claims that are a list": jwt.api_jws.encode(b"[]", provider.keys["one"], "RS256", {"kid": "one"}),
+        "end beyond all numbers": jwt.api_jws.encode(
+            json.dumps(provider.claims(exp=float("inf"))).encode(), provider.keys["one"], "RS256", {"kid": "one"}
+        ),
     }
     raw: dict[str, Headers] = {
         "missing": [],

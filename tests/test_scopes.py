@@ -101,7 +101,7 @@ def test_recall_and_context_leave_out_what_may_not_be_read_and_say_so(filled: Ht
     memory, _ = make_token(data_dir, "--scopes", "memory:read")
     found = call(filled, memory, "recall", query="heron")["structuredContent"]
     assert {hit["type"] for hit in found["hits"]} == {"memory"}
-    assert set(found["searched"]) == {"memories"}
+    assert found["searched"] == {"memories": 1, "history": 0, "files": 0}
     said = " ".join(found["degraded"])
     assert "history not searched" in said and "'files:read'" in said
     refused = call(filled, memory, "recall", query="heron", include=["files"])

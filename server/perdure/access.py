@@ -11,6 +11,7 @@ import anyio.to_thread
 from perdure import tokens
 from perdure.errors import Unproved
 from perdure.identity import local_principal
+from perdure.oauth import AccessTokens
 from perdure.service import Service
 from perdure.settings import Settings
 from perdure.types import Principal
@@ -35,11 +36,7 @@ class Access:
         self._settings = settings
         self._service = service
         self._open = open_here and settings.http.token is None and settings.http.oauth.issuer is None
-        self._issued = None
-        if settings.http.oauth.issuer is not None:
-            from perdure.oauth import AccessTokens
-
-            self._issued = AccessTokens(settings.http.oauth)
+        self._issued = AccessTokens(settings.http.oauth) if settings.http.oauth.issuer is not None else None
 
     async def proved_by(self, headers: Sequence[str]) -> Proved:
         """Return whom the values of all Authorization headers prove.

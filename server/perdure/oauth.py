@@ -32,6 +32,7 @@ FRESH_S = 300.0  # after which keys are fetched again
 STALE_S = 3_600.0  # for which they are taken while the issuer does not answer: as long as a key it withdrew may live on
 UNKNOWN_EVERY_S = 5.0  # between two fetches for keys that are not known, so that made-up ones cost the issuer little
 AGAIN_EVERY_S = 60.0  # between two fetches of keys that are known, while the issuer does not answer
+PLAIN = {"Accept": "application/json", "Accept-Encoding": "identity"}
 KEY_TYPES = ("RSA", "EC", "OKP")
 TYPES = ("jwt", "at+jwt", "application/at+jwt")  # other tokens of the issuer, like those of a logout, open nothing
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -92,7 +93,7 @@ class Keys:
         with anyio.fail_after(FETCH_S):
             async with (
                 httpx2.AsyncClient(timeout=FETCH_S, follow_redirects=False) as client,
-                client.stream("GET", self._url, headers={"Accept": "application/json"}) as response,
+                client.stream("GET", self._url, headers=PLAIN) as response,
             ):
                 if response.status_code != 200:
                     raise ValueError(f"the answer is {response.status_code}")
@@ -135,7 +136,7 @@ class AccessTokens:
             raise Unproved("The bearer token is none that is known here.")
         try:
             header = jwt.get_unverified_header(token)
-        except jwt.PyJWTError as exc:
+        except (jwt.PyJWTError, RecursionError) as exc:  # JSON may be nested deeper than Python reads
             raise Unproved("The bearer token is none that is known here.") from exc
         algorithm, id, kind = header.get("alg"), header.get("kid"), header.get("typ", "JWT")
         if algorithm not in settings.algorithms:
@@ -155,7 +156,7 @@ class AccessTokens:
                 leeway=settings.leeway_s,
                 options={"require": ["exp", "iss", "aud"], "enforce_minimum_key_length": True},
             )
-        except jwt.PyJWTError as exc:
+        except (jwt.PyJWTError, ValueError, OverflowError, RecursionError) as exc:
             raise Unproved(_WHY.get(type(exc), "The access token is not valid.")) from exc
         # The leeway is for a clock that is ahead of ours; what the issuer meant to be over is over.
         if float(claims["exp"]) <= time.time():

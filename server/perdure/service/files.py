@@ -290,6 +290,8 @@ class Files(FileReading):
                 "Choose another path, or delete that file first."
             )
         data, version = workspace.read(path), before.version + 1
+        with self._core.database.read() as reader:
+            self._core.quotas.admit_bytes(reader, caller.namespace, len(data))
         there = self._keep_external(workspace, path, present)
         receipt = FileDeleted(target, version, moved_from=path)
         mode = present.on_disk.mode if present.on_disk is not None else 0o600
