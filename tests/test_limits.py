@@ -13,12 +13,14 @@ def test_a_namespace_that_asks_too_often_is_told_when_to_come_again(start_http: 
     ana, _ = make_token(data_dir, "--namespace", "ana")
     ana_too, _ = make_token(data_dir, "--namespace", "ana", "--agent", "phone")
     bo, _ = make_token(data_dir, "--namespace", "bo")
-    server = start_http(PERDURE_LIMITS__REQUESTS_PER_MINUTE="20", PERDURE_LIMITS__REQUESTS_AT_ONCE="5")
-    answers = [status_of(server, ana) for _ in range(12)]
-    assert answers[:5] == [200] * 5 and 429 in answers
+    server = start_http(PERDURE_LIMITS__REQUESTS_PER_MINUTE="6", PERDURE_LIMITS__REQUESTS_AT_ONCE="3")
+    answers = [status_of(server, ana) for _ in range(3)]
+    while answers[-1] == 200 and len(answers) < 100:
+        answers.append(status_of(server, ana))
+    assert answers[:3] == [200] * 3 and answers[-1] == 429
     status, headers, text = post(server, ana_too, request("tools/list"))
-    assert status == 429 and 1 <= int(headers["retry-after"]) <= 3
-    assert "requests_per_minute" in text and "20 requests a minute" in text
+    assert status == 429 and 1 <= int(headers["retry-after"]) <= 10
+    assert "requests_per_minute" in text and "6 requests a minute" in text
     assert status_of(server, bo) == 200
     assert status_of(server, f"perdure_{'x' * 43}") == 401  # whoever proves nothing uses nobody's pace up
     deadline = time.monotonic() + DEADLINE_S
@@ -67,5 +69,5 @@ def test_bytes_of_every_kind_count_and_deleting_goes_on(start_stdio: StartStdio)
 
 def test_without_limits_nothing_is_held_back(start_http: StartHttp) -> None:
     server = start_http()
-    assert {status_of(server, None) for _ in range(100)} == {200}
+    assert {status_of(server, None) for _ in range(40)} == {200}
     assert not call(server, None, "remember", content="tea")["isError"]
