@@ -460,7 +460,7 @@ def main() -> None:
         with open_service(settings) as service:
             server = build_server(service, settings.tools, caller_of)
             add_fixtures(server)
-            app = build_app(server, settings, stateless="sessions" not in sys.argv)
+            app = build_app(server, settings, service, stateless="sessions" not in sys.argv)
             uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
 
 

@@ -15,7 +15,7 @@ import typer.main
 
 from perdure.cli import app
 from perdure.mcp.tools import TOOLS
-from perdure.settings import load_settings, walk_settings
+from perdure.settings import load_settings, variable_of, walk_settings
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -154,7 +154,7 @@ def example_settings() -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     section = ""
     for line in EXAMPLE.splitlines():
-        if header := re.fullmatch(r"\[(\w+)\]", line):
+        if header := re.fullmatch(r"\[([\w.]+)\]", line):
             section = header[1]
         elif setting := re.fullmatch(r"#(\w+) = (.+)", line):
             assert (section, setting[1]) not in found
@@ -188,9 +188,7 @@ def test_the_example_settings_load_as_they_are_and_uncommented(tmp_path: Path) -
 
 
 def test_every_variable_in_the_docs_is_a_setting() -> None:
-    known = {
-        "PERDURE_" + (f"{section}__{name}" if section else name).upper() for section, name, _, _ in walk_settings()
-    }
+    known = {variable_of(section, name) for section, name, _, _ in walk_settings()}
     texts = [*PAGES.values(), EXAMPLE, (ROOT / "Dockerfile").read_text(encoding="utf-8")]
     named = {variable for text in texts for variable in re.findall(r"PERDURE_[A-Z_]*[A-Z]", text)}
 

@@ -71,6 +71,7 @@ def as_schema_6(data_dir: Path) -> None:
         database.execute("ALTER TABLE file_version DROP COLUMN pruned_at")
         database.execute("ALTER TABLE passage DROP COLUMN place")
         database.execute("DROP TABLE unsearched")
+        database.execute("DROP TABLE token")
         database.execute("UPDATE alembic_version SET version_num = '0006'")
         database.commit()
 

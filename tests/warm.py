@@ -36,6 +36,7 @@ IMPORTED = (
     "perdure.embedders.hashing",
     "perdure.embedders.openai",
     "perdure.http",
+    "perdure.oauth",
     "perdure.identity",
     "perdure.mcp.engine",
     "perdure.mcp.front",

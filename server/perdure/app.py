@@ -13,8 +13,8 @@ from perdure.generations import Indexes
 from perdure.indexer import Indexer
 from perdure.matching import hider
 from perdure.models import Models
-from perdure.service import Core, Service
-from perdure.service.quotas import Quotas
+from perdure.service import Core, Quotas, Service
+from perdure.service.file_quotas import FileQuotas
 from perdure.settings import Settings, record_of
 from perdure.store import Database, FairLock
 from perdure.workspace import Workspace
@@ -55,7 +55,8 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
             FairLock(directory / "files.lock"),
             pool,
             hides,
-            Quotas(database, settings.files, hides),
+            Quotas(settings.limits),
+            FileQuotas(database, settings.files, hides),
         )
     )
     indexer.start()

@@ -35,6 +35,7 @@ _TOKENS = {
     ),
     "payment key": (r"[sr]k_(?:live|test)_[0-9A-Za-z]{16,}", r"whsec_[\w+/=]{24,}", r"sq0[a-z]{3}-[\w-]{22,}"),
     "API key": (
+        r"perdure_[\w-]{43}(?![\w-])",
         r"sk-(?=[\w-]*\d)[A-Za-z0-9_-]{20,}",
         r"hf_[A-Za-z]{30,}",
         r"gsk_[A-Za-z0-9]{40,}",

@@ -17,6 +17,10 @@ class Refused(PerdureError):
     """The caller may not do this, or the request would break a rule that protects stored bytes."""
 
 
+class Unproved(PerdureError):
+    """A credential that proves nobody. The message is plain ASCII, says why, and quotes nothing of what was sent."""
+
+
 class Conflict(PerdureError):
     """The stored version is not the expected one; the message names the present version."""
 

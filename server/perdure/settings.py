@@ -11,9 +11,10 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from perdure.errors import InvalidInput
@@ -23,6 +24,11 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$"
 PREFIX = "PERDURE_"
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")  # begins a path with a drive or a host
 NOT_SETTINGS = {"PERDURE_CONFIG"}  # says where the file is, so it cannot stand in it
+
+
+def is_name(text: str) -> bool:
+    """Return whether `text` can be the name of a namespace or an agent."""
+    return re.fullmatch(NAME, text) is not None
 
 
 class _Section(BaseModel):
@@ -92,18 +98,83 @@ class IndexSettings(_Section):
     )
 
 
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]  # none and HS256 are not among them: with those whoever knows a public key could make tokens
+
+
+class OAuthSettings(_Section):
+    """Whose access tokens open `perdure serve`, beside its own: an OAuth 2.1 resource server (RFC 9728, RFC 9068)."""
+
+    issuer: str | None = Field(
+        None, description="the authorization server, letter for letter as iss has it, like https://login.example.org"
+    )
+    audience: str | None = Field(
+        None, description="what aud must hold, letter for letter; most often the address of /mcp as clients know it"
+    )
+    jwks_url: str | None = Field(None, description="where the issuer publishes its keys")
+    resource: str | None = Field(
+        None, description="the address of /mcp as clients know it, if the audience is another text"
+    )
+    algorithms: tuple[Algorithm, ...] = Field(
+        ("RS256", "PS256", "ES256", "EdDSA"), min_length=1, description="signatures that are taken"
+    )
+    namespace_claim: str = Field("sub", min_length=1, description="the claim that decides whose memory it is")
+    tenant_claim: str | None = Field(
+        None, min_length=1, description="a claim that tells apart what the namespace_claim does not, like org_id"
+    )
+    agent_claim: str = Field("client_id", min_length=1, description="the claim that history shows as the agent")
+    scope_claim: str = Field("scope", min_length=1, description="the claim with the scopes, a text or a list")
+    leeway_s: float = Field(
+        5.0, ge=0, le=60, description="seconds by which the issuer's clock may be ahead; a token that expired is over"
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        named = {"issuer": self.issuer, "audience": self.audience, "jwks_url": self.jwks_url}
+        missing = [name for name, value in named.items() if not value]
+        if 0 < len(missing) < len(named):
+            raise ValueError(f"{' and '.join(missing)} must be set as well")
+        if self.issuer is None:
+            return self
+        for name, value in (("issuer", self.issuer), ("jwks_url", self.jwks_url), ("resource", self.address)):
+            if not _is_safe_address(value):
+                hint = " (set resource, if the audience is no address)" if name == "resource" else ""
+                raise ValueError(
+                    f"{name} must be an https address without a password, or an http one of this machine{hint}"
+                )
+        return self
+
+    @property
+    def address(self) -> str | None:
+        """The address of /mcp as clients know it."""
+        return self.resource or self.audience
+
+
 class HttpSettings(_Section):
     """Where `perdure serve` listens and whom it answers."""
 
     host: str = Field("127.0.0.1", description="address to bind; anything but loopback needs a token")
     port: int = Field(8420, ge=0, le=65535, description="port to bind; 0 takes a free one")
     token: str | None = Field(
-        None, min_length=16, repr=False, description="bearer token every client must send; at least 16 characters"
+        None, min_length=16, repr=False, description="bearer token of this namespace; at least 16 characters"
     )
     allowed_hosts: tuple[str, ...] = Field(
         (), description='further Host headers to answer, like "memory.example.org" or "10.0.0.5:*"'
     )
     allowed_origins: tuple[str, ...] = Field((), description='web origins to answer, like "https://app.example.org"')
+    oauth: OAuthSettings = OAuthSettings()  # pyright: ignore[reportCallIssue] defaults of every field
+
+
+class LimitSettings(_Section):
+    """What one namespace may take. 0 is no limit."""
+
+    requests_per_minute: int = Field(0, ge=0, description="requests over HTTP that a namespace may send each minute")
+    requests_at_once: int = Field(30, ge=1, description="requests that may come at once before that pace is asked for")
+    memories: int = Field(0, ge=0, description="memories in force that a namespace may hold")
+    bytes: int = Field(
+        0, ge=0, description="bytes of memories, turns, state and all versions of files that a namespace may hold"
+    )
 
 
 class CompactionSettings(_Section):
@@ -252,6 +323,7 @@ class Settings(BaseSettings):
     privacy: PrivacySettings = PrivacySettings()  # pyright: ignore[reportCallIssue]
     state: StateSettings = StateSettings()  # pyright: ignore[reportCallIssue]
     seeding: SeedingSettings = SeedingSettings()  # pyright: ignore[reportCallIssue]
+    limits: LimitSettings = LimitSettings()  # pyright: ignore[reportCallIssue]
 
     @field_validator("data_dir")
     @classmethod
@@ -357,7 +429,22 @@ def walk_settings(model: type[BaseModel] = Settings, section: str = "") -> Itera
         else:
             yield section, name, info.get_default(call_default_factory=False), info.description or ""
     for name, kind in nested:
-        yield from walk_settings(kind, name)
+        yield from walk_settings(kind, f"{section}.{name}" if section else name)
+
+
+def variable_of(section: str, name: str) -> str:
+    """Return the environment variable of a setting."""
+    return PREFIX + "__".join([*section.split("."), name] if section else [name]).upper()
+
+
+def _is_safe_address(text: str | None) -> bool:
+    try:
+        parts = urlsplit(text or "")
+        local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+        plain = parts.username is None and parts.password is None and not parts.fragment and parts.port != 0
+    except ValueError:
+        return False
+    return plain and bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and local))
 
 
 def _is_file(path: Path) -> bool:
@@ -389,12 +476,11 @@ def _refuse_unknown(values: Mapping[str, Any], model: type[BaseModel], *, where:
             raise InvalidInput(f"Unknown setting {full!r} in {where}.{_nearest(name, list(model.model_fields))}")
         kind = info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict):
-            _refuse_unknown(value, kind, where=where, section=name)  # pyright: ignore[reportUnknownArgumentType] TOML keys are strings
+            _refuse_unknown(value, kind, where=where, section=f"{section}.{name}" if section else name)  # pyright: ignore[reportUnknownArgumentType] TOML keys are strings
 
 
 def _refuse_unknown_variables() -> None:
-    known = {PREFIX + (f"{section}__{name}" if section else name).upper() for section, name, _, _ in walk_settings()}
-    known |= NOT_SETTINGS
+    known = {variable_of(section, name) for section, name, _, _ in walk_settings()} | NOT_SETTINGS
     for variable in os.environ:
         if variable.startswith(PREFIX) and variable not in known:
             raise InvalidInput(f"Unknown environment variable {variable}.{_nearest(variable, sorted(known))}")
@@ -408,7 +494,8 @@ def _nearest(name: str, known: list[str]) -> str:
 def _explain(exc: ValidationError) -> str:
     first = exc.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
-    shown = "" if name.endswith(("token", "api_key")) else f" is {first['input']!r}"
+    # Of a whole section what is wrong stands in the message, and secrets may stand in the section.
+    shown = "" if name.endswith(("token", "api_key")) or isinstance(first["input"], dict) else f" is {first['input']!r}"
     what = first["msg"].removeprefix("Value error, ")
     return f"The setting {name}{shown}: {what}. config.example.toml describes it."
 
@@ -420,6 +507,8 @@ __all__ = [
     "HttpSettings",
     "IndexSettings",
     "LanguageModelSettings",
+    "LimitSettings",
+    "OAuthSettings",
     "PrivacySettings",
     "SeedingSettings",
     "Settings",
@@ -428,7 +517,9 @@ __all__ = [
     "ToolSettings",
     "default_config_file",
     "default_data_dir",
+    "is_name",
     "load_settings",
     "record_of",
+    "variable_of",
     "walk_settings",
 ]

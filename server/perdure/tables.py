@@ -276,6 +276,24 @@ class IdempotencyRow(SQLModel, table=True):
     at: str
 
 
+class TokenRow(SQLModel, table=True):
+    """What opens the store over HTTP: the digest of a token, whom it proves, and until when."""
+
+    __tablename__ = "token"  # pyright: ignore[reportAssignmentType]
+    __table_args__ = (Index("token_by_digest", "digest", unique=True),)
+
+    id: str = Field(primary_key=True)
+    digest: str  # SHA-256 of the token
+    namespace: str
+    agent: str
+    scopes: str = Field(sa_column=Column(Text, nullable=False))  # JSON list
+    created_at: str
+    expires_at: str | None = None
+    revoked_at: str | None = None
+    used_at: str | None = None
+    rotated_to: str | None = None
+
+
 class ModelRow(SQLModel, table=True):
     """What makes vectors. Those of two rows are never compared, even if both bear the same name.
 

@@ -62,10 +62,15 @@ class Principal:
     agent: str
     scopes: frozenset[str] = SCOPES
 
-    def require(self, scope: str) -> None:
-        """Raise Refused unless the caller holds `scope`."""
-        if scope not in self.scopes:
-            raise Refused(f"This credential lacks the scope {scope!r}. Ask the operator for one that has it.")
+    def require(self, *scopes: str) -> None:
+        """Raise Refused, naming the first that lacks, unless the caller holds all of these scopes."""
+        for scope in scopes:
+            if scope not in self.scopes:
+                raise Refused(f"This credential lacks the scope {scope!r}. Ask the operator for one that has it.")
+
+    def may(self, scope: str) -> bool:
+        """Return whether the caller holds `scope`."""
+        return scope in self.scopes
 
 
 @dataclass(frozen=True, slots=True)

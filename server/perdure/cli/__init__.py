@@ -8,8 +8,9 @@ from perdure.cli import (  # their commands join app
     health,
     seeding,
     tidying,
+    tokens,
     upkeep,
 )
 from perdure.cli.commands import app
 
-__all__ = ["app", "compaction", "context", "extraction", "files", "health", "seeding", "tidying", "upkeep"]
+__all__ = ["app", "compaction", "context", "extraction", "files", "health", "seeding", "tidying", "tokens", "upkeep"]

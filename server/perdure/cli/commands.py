@@ -403,7 +403,7 @@ def settings_as_toml(settings: Settings) -> str:
 
 
 def _setting_line(settings: Settings, section: str, name: str) -> str:
-    owner: BaseModel = getattr(settings, section) if section else settings
+    owner: BaseModel = functools.reduce(getattr, section.split("."), settings) if section else settings
     value = getattr(owner, name)
     if value is None:
         return f"# {name} is not set"

@@ -54,6 +54,7 @@ class Prompt:
     arguments: Mapping[str, tuple[str, bool]]
     needs: frozenset[str]
     write: Callable[[Service, Principal, ToolSettings, Arguments], str]
+    scopes: tuple[str, ...] = ()
 
     def text(self, service: Service, caller: Principal, tools: ToolSettings, given: Arguments | None) -> str:
         """Return what the model is told. Raises PerdureError, InvalidInput for a wrong argument."""
@@ -128,6 +129,7 @@ PROMPTS: tuple[Prompt, ...] = (
         {"topic": ("what it is about, in words", False), "thread": (THREAD, False)},
         frozenset(),
         _load,
+        ("memory:read",),
     ),
     Prompt(
         "remember",
@@ -144,6 +146,7 @@ PROMPTS: tuple[Prompt, ...] = (
         {"thread": (THREAD, True)},
         frozenset({"remember", "append_history"}),
         _reflect,
+        ("history:read",),
     ),
 )
 

@@ -25,6 +25,7 @@ class Resource:
     description: str
     mime_type: str
     read: Callable[[Service, Principal, str], str]
+    scope: str = "memory:read"
 
     @property
     def is_template(self) -> bool:
@@ -48,7 +49,14 @@ RESOURCES: tuple[Resource, ...] = (
     Resource(f"{SCHEME}context", "context", "Profile, state and newest memories", TEXT, _context),
     Resource(f"{SCHEME}context/{{thread}}", "context of a thread", "The same for a conversation", TEXT, _context),
     Resource(f"{SCHEME}memories/{{id}}", "memory", "One memory with its source and time", JSON, _memory),
-    Resource(f"{SCHEME}threads/{{thread}}", "thread", "Summary and last turns of a conversation", TEXT, _thread),
+    Resource(
+        f"{SCHEME}threads/{{thread}}",
+        "thread",
+        "Summary and last turns of a conversation",
+        TEXT,
+        _thread,
+        "history:read",
+    ),
 )
 
 

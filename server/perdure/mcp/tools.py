@@ -26,6 +26,8 @@ class Tool:
 
     definition: schemas.Schema
     call: Callable[[Service, Principal, Arguments], Answer]
+    scopes: tuple[str, ...]
+    """What its caller must hold, as the service method asks; known here so that HTTP can ask for it before the call."""
 
     @property
     def name(self) -> str:
@@ -157,19 +159,19 @@ def _page(given: Arguments, *, max_chars: int) -> int:
 MIN_RESULT = 500  # below, one hit with its frame does not fit
 
 TOOLS: tuple[Tool, ...] = (
-    Tool(schemas.REMEMBER, _remember),
-    Tool(schemas.RECALL, _recall),
-    Tool(schemas.FORGET, _forget),
-    Tool(schemas.APPEND_HISTORY, _append_history),
-    Tool(schemas.LIST_HISTORY, _list_history),
-    Tool(schemas.GET_CONTEXT, _get_context),
-    Tool(schemas.GET_STATE, _get_state),
-    Tool(schemas.SET_STATE, _set_state),
-    Tool(schemas.READ_FILE, _read_file),
-    Tool(schemas.WRITE_FILE, _write_file),
-    Tool(schemas.EDIT_FILE, _edit_file),
-    Tool(schemas.LIST_FILES, _list_files),
-    Tool(schemas.DELETE_FILE, _delete_file),
+    Tool(schemas.REMEMBER, _remember, ("memory:write",)),
+    Tool(schemas.RECALL, _recall, ("memory:read",)),
+    Tool(schemas.FORGET, _forget, ("memory:write",)),
+    Tool(schemas.APPEND_HISTORY, _append_history, ("memory:write",)),
+    Tool(schemas.LIST_HISTORY, _list_history, ("history:read",)),
+    Tool(schemas.GET_CONTEXT, _get_context, ("memory:read",)),
+    Tool(schemas.GET_STATE, _get_state, ("memory:read",)),
+    Tool(schemas.SET_STATE, _set_state, ("memory:write",)),
+    Tool(schemas.READ_FILE, _read_file, ("files:read",)),
+    Tool(schemas.WRITE_FILE, _write_file, ("files:write",)),
+    Tool(schemas.EDIT_FILE, _edit_file, ("files:read", "files:write")),
+    Tool(schemas.LIST_FILES, _list_files, ("files:read",)),
+    Tool(schemas.DELETE_FILE, _delete_file, ("files:write",)),
 )
 
 

@@ -11,12 +11,14 @@ from perdure.service.history import History
 from perdure.service.importing import Importing
 from perdure.service.inspection import Inspecting
 from perdure.service.noticing import Noticing
+from perdure.service.quotas import Quotas
 from perdure.service.state import State
+from perdure.service.tokens import Tokens
 from perdure.service.writing_back import WritingBack
 
 
 class Service(
-    Noticing, WritingBack, Extracting, Inspecting, Evaluating, Contexts, History, State, Exporting, Importing
+    Noticing, WritingBack, Extracting, Inspecting, Evaluating, Contexts, History, State, Exporting, Importing, Tokens
 ):
     """Memories, history and files of every namespace in one data directory. Safe to call from many threads.
 
@@ -24,4 +26,4 @@ class Service(
     """
 
 
-__all__ = ["Core", "Service"]
+__all__ = ["Core", "Quotas", "Service"]

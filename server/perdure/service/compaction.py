@@ -70,7 +70,7 @@ class Compacting(Part):
         there is to cover written anew. A dry run writes nothing and asks no model. Tokens are not held to the daily
         cap, as somebody asked for them. Raises NotFound, InvalidInput, Unavailable.
         """
-        caller.require("memory:read" if dry_run else "memory:write")
+        caller.require("history:read", *(() if dry_run else ("memory:write",)))
         chosen = checks.one_of(writer or self._core.settings.compaction.writer, "writer", (EXTRACTIVE, MODEL))
         label = checks.thread(thread)
         keep = self._core.settings.compaction.keep_turns

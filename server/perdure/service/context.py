@@ -152,6 +152,9 @@ class Contexts(Recalling, State, Compacting):
         )
 
     def _viewed(self, caller: Principal, thread: str, gathered: _Gathered) -> ThreadView | None:
+        if not caller.may("history:read"):
+            gathered.degraded.append("the thread is left out: this credential lacks the scope 'history:read'")
+            return None
         return gathered.attempt("the thread", lambda: self.thread_view(caller, thread))
 
     def _known(self, caller: Principal, gathered: _Gathered) -> frozenset[str]:

@@ -15,6 +15,7 @@ from perdure import paths
 from perdure.embedders import Matrix, Vector
 from perdure.errors import Refused
 from perdure.indexer import Indexer
+from perdure.service.file_quotas import FileQuotas
 from perdure.service.quotas import Quotas
 from perdure.settings import Settings
 from perdure.store import Database, FairLock, Reader, passages, vectors
@@ -38,6 +39,7 @@ class Core:
     pool: ThreadPoolExecutor
     hides: Callable[[str], bool]  # whether the settings hide a path of a workspace, or a folder
     quotas: Quotas
+    file_quotas: FileQuotas
     samples: Samples = field(default_factory=lambda: Samples())
     tails: Tails = field(default_factory=lambda: Tails())
     pace: Pace = field(default_factory=lambda: Pace())

@@ -59,7 +59,7 @@ class Evaluating(Recalling):
         The same store, sample and seed give the same questions. Writes nothing; calls progress(done, total). Raises
         InvalidInput, and NotFound where nothing is stored that can be asked for.
         """
-        caller.require("memory:read")
+        caller.require("memory:read", "history:read")
         checks.between(sample, "sample", 1, MAX_SAMPLE)
         with self._core.database.read() as tx:
             stored = list(standing.statements(tx, caller.namespace, ("memory", "turn"), times.now()))

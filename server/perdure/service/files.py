@@ -80,7 +80,7 @@ class Files(FileReading):
                 if (earlier := once.first(tx)) is not None:
                     return FileReceipt(**earlier)
             present = self._settled(workspace, caller.namespace, path)
-            self._expect(workspace, caller.namespace, path, present, expected_version)
+            self._expect(caller, workspace, path, present, expected_version)
             if how == "create" and present.on_disk is not None:
                 raise Refused(
                     f"{path} exists ({present.on_disk.bytes} bytes, version {present.version})."
@@ -108,7 +108,7 @@ class Files(FileReading):
         InvalidInput for a text that is not there or not once, which says what is nearest, and for a file that is not
         UTF-8.
         """
-        caller.require("files:write")
+        caller.require("files:read", "files:write")  # the difference and the errors show what is there
         path = self._path(path)
         checks.between(len(edits), "the number of edits", 1, MAX_EDITS)
         for n, edit in enumerate(edits):
@@ -120,7 +120,7 @@ class Files(FileReading):
         if dry_run:
             with self._core.database.read() as tx:
                 present = present_of(tx, workspace, caller.namespace, path)
-            self._expect(workspace, caller.namespace, path, present, expected_version)
+            self._expect(caller, workspace, path, present, expected_version)
             return self._edited(caller.namespace, path, present, edits, dry_run=True)[0]
         self._core.database.check_writable()
         with self._core.files_lock.held():
@@ -128,7 +128,7 @@ class Files(FileReading):
                 if (earlier := once.first(tx)) is not None:
                     return FileEdited(**earlier)
             present = self._settled(workspace, caller.namespace, path)
-            self._expect(workspace, caller.namespace, path, present, expected_version)
+            self._expect(caller, workspace, path, present, expected_version)
             receipt, data = self._edited(caller.namespace, path, present, edits)
             self._put(caller, workspace, path, present, data, lambda tx: once.keep(tx, receipt, times.now()))
         self._core.indexer.wake()
@@ -180,7 +180,7 @@ class Files(FileReading):
             present = self._settled(workspace, caller.namespace, path)
             if present.on_disk is None:
                 raise missing(path, present)
-            self._expect(workspace, caller.namespace, path, present, expected_version)
+            self._expect(caller, workspace, path, present, expected_version)
             if target is not None:
                 receipt = self._move(caller, workspace, path, present, target, once)
             else:
@@ -224,13 +224,15 @@ class Files(FileReading):
             return present_of(tx, workspace, namespace, path)
 
     def _expect(
-        self, workspace: Workspace, namespace: str, path: str, present: Present, expected_version: int | None
+        self, caller: Principal, workspace: Workspace, path: str, present: Present, expected_version: int | None
     ) -> None:
         version = present.version if present.is_there else 0
         if expected_version is None or expected_version == version:
             return
         state = f"is at version {version}" if version else "does not exist"
-        changes = self._changes_since(workspace, namespace, path, present, expected_version)
+        changes = ""
+        if caller.may("files:read"):
+            changes = self._changes_since(workspace, caller.namespace, path, present, expected_version)
         raise Conflict(
             f"{path} {state}, not at version {expected_version}. Read it again and decide anew; nothing was written."
             f"{changes}"
@@ -252,7 +254,9 @@ class Files(FileReading):
         """Make `data` the next version of the file. `commit` is done in the same transaction."""
         version = present.version + 1
         before = present.on_disk.bytes if present.on_disk is not None else None
-        self._core.quotas.check(workspace, caller.namespace, path, before=before, after=len(data))
+        self._core.file_quotas.check(workspace, caller.namespace, path, before=before, after=len(data))
+        with self._core.database.read() as reader:
+            self._core.quotas.admit_bytes(reader, caller.namespace, len(data))
         there = self._keep_external(workspace, path, present)
         with workspace.replacing(path, data) as put:
             _still(workspace, path, present)
@@ -288,6 +292,8 @@ class Files(FileReading):
                 "Choose another path, or delete that file first."
             )
         data, version = workspace.read(path), before.version + 1
+        with self._core.database.read() as reader:
+            self._core.quotas.admit_bytes(reader, caller.namespace, len(data))
         there = self._keep_external(workspace, path, present)
         receipt = FileDeleted(target, version, moved_from=path)
         mode = present.on_disk.mode if present.on_disk is not None else 0o600

@@ -76,6 +76,8 @@ class History(Part):
         with self._core.database.write() as tx:
             if (earlier := once.first(reader_of(tx))) is not None:
                 return replace(first := Appended(**earlier), note=redaction.note(first.note))
+            size = sum(len(turn.content.encode()) for turn in turns)
+            self._core.quotas.admit_bytes(reader_of(tx), caller.namespace, size)
             # One turn gains a new neighbour, and its own neighbours before it make up the rest of its context.
             before = episodes.last_turns(tx, caller.namespace, label, ranking.CONTEXT_BEFORE + 1)
             numbers = episodes.append(tx, new)

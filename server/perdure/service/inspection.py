@@ -33,7 +33,7 @@ class Inspecting(Recalling):
         the best part is looked at. Ranks by words and by vectors are exact: everything in reach is read. Raises
         NotFound, InvalidInput, Refused.
         """
-        caller.require("memory:read")
+        caller.require("memory:read", "history:read", "files:read")
         with self._core.database.read() as tx:
             if not id.startswith("mem_") and _NUMBERED.fullmatch(id) is None:
                 self._path(id)  # before anything tells whether it is there

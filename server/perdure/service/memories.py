@@ -20,7 +20,7 @@ from perdure.service import checks, times
 from perdure.service.core import Part
 from perdure.service.receipts import Once
 from perdure.service.redaction import Redaction
-from perdure.store import episodes, memories, passages, reader_of, vectors
+from perdure.store import Reader, episodes, memories, passages, reader_of, vectors
 from perdure.tables import EpisodeRow, MemoryRow, PassageRow
 from perdure.tidying import PINNED
 from perdure.types import Forgotten, Principal, Receipt, Similar, Span
@@ -86,6 +86,8 @@ class Memories(Part):
         request = (content, key, kind, list(tags), thread, source, at, expires_at, supersedes, details)
         once = Once(caller.namespace, idempotency_key, "remember", *request)
         receipt = self._written(row, once, supersedes)
+        if not caller.may("memory:read"):
+            receipt = replace(receipt, similar=())
         said = [receipt.note] if receipt.note else []
         if receipt.expired and row.expires_at is not None:
             said.append(EXPIRED.format(times.show(row.expires_at)))
@@ -102,6 +104,8 @@ class Memories(Part):
                     earlier.update(superseded=tuple(earlier["superseded"]), similar=())
                     return self._as_indexed(tx, row.namespace, Receipt(**earlier))
                 receipt, chunks = self._store(tx, row, pieces, supersedes)
+                if receipt.created:
+                    self._admit(reader_of(tx), row, grows=not receipt.superseded)
                 once.keep(tx, receipt, row.recorded_at)
                 if not receipt.created:
                     return self._as_indexed(tx, row.namespace, receipt)
@@ -109,6 +113,11 @@ class Memories(Part):
         finally:
             self._core.indexer.lone_writes -= alone
             self._core.pace.end()
+
+    def _admit(self, reader: Reader, row: MemoryRow, *, grows: bool) -> None:
+        if grows:
+            self._core.quotas.admit_memory(reader, row.namespace)
+        self._core.quotas.admit_bytes(reader, row.namespace, len(row.content.encode()))
 
     def _store(
         self, tx: Session, row: MemoryRow, pieces: list[Span], supersedes: str | None

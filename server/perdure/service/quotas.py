@@ -1,66 +1,48 @@
-"""How many files a namespace may have, and how many bytes they may take."""
+"""What one namespace may hold: writes that would take more are refused, and say how much there is."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from perdure.errors import Refused
-from perdure.settings import FilesSettings
-from perdure.store import Database, files
-from perdure.workspace import Workspace
+from perdure.settings import LimitSettings
+from perdure.store import Reader, usage
 
-WALK_EVERY_S = 60.0  # of what the database does not know of: files that others put there, or removed
-
-
-@dataclass(frozen=True, slots=True)
-class _Used:
-    files: int
-    bytes: int
+COUNTED_EVERY_S = 30.0  # between two counts of all bytes; what is written here meanwhile is added
 
 
 class Quotas:
-    """Refuses what would take more than a namespace may. What the settings hide is not counted.
+    """The limits of the settings, for every namespace. What other processes write counts after half a minute."""
 
-    The database counts at once. How far that is from what is on disk is looked up once a minute, by walking through the
-    folders, and before anything is refused.
-    """
+    def __init__(self, limits: LimitSettings) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._counted: dict[str, tuple[float, int]] = {}  # when the bytes of a namespace were counted, and how many
 
-    def __init__(self, database: Database, settings: FilesSettings, hides: Callable[[str], bool]) -> None:
-        self._database, self._settings, self._hides = database, settings, hides
-        self._differs: dict[str, tuple[float, _Used]] = {}  # when, and disk less database
-
-    def check(self, workspace: Workspace, namespace: str, path: str, *, before: int | None, after: int) -> None:
-        """Raise Refused if a file of `after` bytes is too much, in place of one of `before`, None for no file."""
-        limits = self._settings
-        more = _Used(int(before is None), after - (before or 0))
-        if not ((limits.max_files and more.files) or (limits.max_bytes and more.bytes > 0)):
-            return
-        if self._excess(self._used(workspace, namespace, fresh=False), more) is None:
-            return
-        used = self._used(workspace, namespace, fresh=True)
-        if (why := self._excess(used, more)) is not None:
+    def admit_memory(self, reader: Reader, namespace: str) -> None:
+        """Raise Refused if the transaction, with the memory that it has just stored, goes over the limit."""
+        limit = self._limits.memories
+        if limit and (held := usage.memories(reader, namespace)) > limit:
             raise Refused(
-                f"{path} was not written, and nothing was changed: {why}. In use are {used.bytes} bytes in {used.files}"
-                " files. Delete or shorten files that nobody needs (list_files shows their sizes), or ask whoever runs"
-                " this server for more."
+                f"The namespace {namespace} holds {held - 1:,} memories; the limit is {limit:,} ([limits] memories). "
+                "Nothing was stored. Forget or archive some, give a key to what replaces another, or have the limit "
+                "raised."
             )
 
-    def _excess(self, used: _Used, more: _Used) -> str | None:
-        limits = self._settings
-        if limits.max_files and more.files > 0 and used.files + more.files > limits.max_files:
-            return f"the limit is {limits.max_files} files ([files] max_files)"
-        if limits.max_bytes and more.bytes > 0 and used.bytes + more.bytes > limits.max_bytes:
-            return f"it needs {more.bytes} bytes more, and the limit is {limits.max_bytes} ([files] max_bytes)"
-        return None
-
-    def _used(self, workspace: Workspace, namespace: str, *, fresh: bool) -> _Used:
-        with self._database.read() as tx:
-            stored = _Used(*files.used(tx, namespace))
-        walked_at, differs = self._differs.get(namespace, (float("-inf"), _Used(0, 0)))
-        if fresh or time.monotonic() - walked_at > WALK_EVERY_S:
-            sizes = [each.bytes for each in workspace.walk() if not self._hides(each.path)]
-            differs = _Used(len(sizes) - stored.files, sum(sizes) - stored.bytes)
-            self._differs[namespace] = time.monotonic(), differs
-        return _Used(stored.files + differs.files, stored.bytes + differs.bytes)
+    def admit_bytes(self, reader: Reader, namespace: str, size: int) -> None:
+        """Raise Refused if `size` more bytes would go over the limit; otherwise count them in."""
+        limit = self._limits.bytes
+        if not limit or not size:
+            return
+        with self._lock:
+            at, held = self._counted.get(namespace, (float("-inf"), 0))
+            if time.monotonic() - at > COUNTED_EVERY_S:
+                at, held = time.monotonic(), usage.stored_bytes(reader, namespace)
+            if held + size > limit:
+                raise Refused(
+                    f"The namespace {namespace} holds {held:,} bytes; these {size:,} would bring it over the limit of "
+                    f"{limit:,} ([limits] bytes; history and former versions of files count). Nothing was stored. "
+                    "Write less, or have the limit raised."
+                )
+            self._counted[namespace] = at, held + size

@@ -21,6 +21,7 @@ from perdure.words import Term, found_share, query_terms
 
 POOL = 50  # candidates of each channel, or as many as are shown: 40, 60 and 100 found the same in ten results
 NAMES = {"memory": "memories", "turn": "history", "file": "files"}  # of the types of hits, as answers call them
+SCOPE_OF = {"memory": "memory:read", "turn": "history:read", "file": "files:read"}
 SOURCE_OF_ROLE = {"user": "user", "assistant": "agent", "tool": "tool", "system": "agent"}
 DEEP_POOL = 1_000  # of each channel for the pages after the first; what lies deeper is said to be left out
 TERMS = 64  # of a question that are searched for: a pasted page has no more subject than its first lines
@@ -110,7 +111,9 @@ class Recalling(Part):
 
     def _salvaged(self, caller: Principal, query: str, asking: Asking) -> Recall:
         """Answer from what can be read of a damaged database, by the share of the question's words it has."""
-        reach, terms, found = _reach(asking), query_terms(checks.query(query))[:TERMS], salvage.Salvaged()
+        caller.require("memory:read")
+        reach, left_out = _allowed(caller, _reach(asking))
+        terms, found = query_terms(checks.query(query))[:TERMS], salvage.Salvaged()
         searched = dict.fromkeys(reach.types, 0)
         scored: list[tuple[float, salvage.Text]] = []
         with self._core.database.read() as tx:
@@ -127,7 +130,7 @@ class Recalling(Part):
             searched={NAMES[type]: count for type, count in searched.items()},
             channels=("words",),
             pending=0,
-            degraded=(found.said(),),
+            degraded=(found.said(), *left_out),
             confidence=round(scored[0][0], 3) if scored else 0.0,
             empty_reason=None if hits else "no_match",
         )
@@ -138,11 +141,12 @@ class Recalling(Part):
         max_chars = checks.max_chars(asking.max_chars)
         if min_score is not None and not 0 <= min_score <= 1:
             raise InvalidInput(f"min_score is {min_score}; give a number from 0 to 1, on the scale of the confidence.")
-        reach = _reach(asking)
+        reach, left_out = _allowed(caller, _reach(asking))
         request = cursors.digest(caller.namespace, "recall", *_asked(query, asking))
         position, seen = cursors.read(asking.cursor, request)
         question = _question(caller.namespace, query, reach, max(POOL, limit + 1) if position is None else DEEP_POOL)
         found = self._look_up(question)
+        found.degraded += left_out
         with self._core.database.read() as tx:
             # One more than is shown, so that a full page knows whether there is another.
             enough = None if asking.explain else len(seen) + limit + 1
@@ -354,6 +358,19 @@ def _salvaged_hit(score: float, text: salvage.Text) -> Hit:
         thread=text.thread,
         path=text.path,
     )
+
+
+def _allowed(caller: Principal, reach: passages.Reach) -> tuple[passages.Reach, list[str]]:
+    """Return the reach without what the caller may not read, and what was left out, in words.
+
+    Raises Refused if nothing is left.
+    """
+    lacking = {type: scope for type, scope in SCOPE_OF.items() if type in reach.types and not caller.may(scope)}
+    types = tuple(type for type in reach.types if type not in lacking)
+    if not types:
+        caller.require(*lacking.values())
+    said = [f"{NAMES[type]} not searched: this credential lacks the scope {lacking[type]!r}" for type in lacking]
+    return replace(reach, types=types), said
 
 
 def _reach(asking: Asking) -> passages.Reach:

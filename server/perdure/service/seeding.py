@@ -104,7 +104,7 @@ class Seeding(Memories, Files, Upkeep):
         named before. `source` is where their statements come from: user for USER.md and agent for others if not given.
         One file that cannot be read keeps no other from it. Raises InvalidInput, Unavailable.
         """
-        caller.require("memory:write")
+        caller.require("memory:write", "files:read")
         if source is not None:
             checks.one_of(source, "source", SOURCES)
         told = [Told(file, source) for file in self._note_files(caller.namespace, paths)]

@@ -103,7 +103,8 @@ class State(Part):
         with self._core.database.write(spend_reserve=delete) as tx:
             if (earlier := once.first(reader_of(tx))) is not None:
                 return StateReceipt(**earlier)
-            version = _next_version(reader_of(tx), caller.namespace, name, expected_version, delete=delete)
+            version = _next_version(reader_of(tx), caller, name, expected_version, delete=delete)
+            self._core.quotas.admit_bytes(reader_of(tx), caller.namespace, len((text or "").encode()))
             episode = EpisodeRow(
                 namespace=caller.namespace, kind="set_state", at=now, recorded_at=now, agent=caller.agent, subject=name
             )
@@ -114,16 +115,17 @@ class State(Part):
         return replace(receipt, note=seen_in(text or ""))
 
 
-def _next_version(reader: Reader, namespace: str, key: str, expected: int | None, *, delete: bool) -> int:
-    last = states.last(reader, namespace, key)
+def _next_version(reader: Reader, caller: Principal, key: str, expected: int | None, *, delete: bool) -> int:
+    last = states.last(reader, caller.namespace, key)
     present = last.version if last is not None and last.value is not None else 0
     if expected is not None and expected != present:
         if last is None or last.value is None:
             raise Conflict(
                 f"{key!r} is not set, so it is not at version {expected}. Send expected_version 0 to set it."
             )
+        shown = f": {last.value[:SHOWN]}" if caller.may("memory:read") else "."
         raise Conflict(
-            f"{key!r} is at version {present}, not {expected}: {last.value[:SHOWN]}"
+            f"{key!r} is at version {present}, not {expected}{shown}"
             " Look at it, then send its version as expected_version."
         )
     if delete and not present:

@@ -124,7 +124,7 @@ class Tidying(Part):
         Killed in between, it goes on with the next call, which takes over its time, so that one undo brings back what
         both archived. Raises Conflict while another process tidies.
         """
-        caller.require("memory:write")
+        caller.require("memory:read", "memory:write")
         if dry_run:
             return self._tidied(caller, dry_run=True)
         self._core.database.check_writable()

@@ -100,7 +100,16 @@ def show(stored: str) -> str:
 
 
 def later(stored: str, days: int) -> str:
-    return store(datetime.fromisoformat(stored) + timedelta(days=days))
+    return after(stored, timedelta(days=days))
+
+
+def after(stored: str, time: timedelta) -> str:
+    return store(datetime.fromisoformat(stored) + time)
+
+
+def between(first: str, last: str) -> timedelta:
+    """Return the time from one stored time to another."""
+    return datetime.fromisoformat(last) - datetime.fromisoformat(first)
 
 
 def day(stored: str) -> str:

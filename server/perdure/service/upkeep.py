@@ -43,6 +43,11 @@ class Upkeep(Tidying):
         self._core.indexer.warm_up()
         self.begin_tidying()
 
+    def check_readable(self) -> None:
+        """Raise Unavailable unless the store can be read. It tells nothing, so anybody may have it asked."""
+        with self._core.database.read() as tx:
+            tx.execute("SELECT version_num FROM alembic_version").fetchone()
+
     def status(self, caller: Principal) -> dict[str, Any]:  # Any: a tree of JSON values, for people and probes
         """Return counts, pending work, workers, versions, where the data lies and why nothing can be stored now.
 
@@ -137,7 +142,7 @@ class Upkeep(Tidying):
 
         Calls progress(done, total). What answered before answers until all is done.
         """
-        caller.require("memory:write")
+        caller.require("admin")
         done = self._core.indexer.rebuild(progress or (lambda done, total: None))
         now = self.status(caller)
         refused = {"refused": now["refused"]} if "refused" in now else {}

@@ -39,8 +39,7 @@ class WritingBack(Seeding):
         Lines that nothing happened to stay byte for byte. Memories of no file go to MEMORY.md, or the one file that
         `paths` name, under a heading for each kind; `kind` and `tag` narrow them. Raises InvalidInput, Unavailable.
         """
-        caller.require("memory:write")
-        caller.require("files:write")
+        caller.require("memory:read", "memory:write", "files:read", "files:write")
         if kind is not None:
             checks.one_of(kind, "kind", MEMORY_KINDS)
         told = [Told(file) for file in self._note_files(caller.namespace, paths, new=True)]
