@@ -27,7 +27,7 @@ EMBEDDING_THREADS = 8  # questions that may wait for their vector at once
 def open_service(settings: Settings) -> Generator[Service]:
     """Give the service of a data directory, which is made if it is missing. Raises Unavailable with what to do."""
     settle(settings.data_dir)
-    database = Database(settings.data_dir, record_of(settings.data_dir))
+    database = Database(settings.data_dir, record_of(settings.data_dir), audited=settings.audit.enabled)
     with contextlib.closing(database), held(settings.data_dir):
         database.check_place()  # a restore may have come between the two
         with _serving(database, settings) as service:

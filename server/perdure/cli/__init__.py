@@ -1,6 +1,7 @@
 """The command line: the tools' words, one function a command, each calling one method of the service."""
 
 from perdure.cli import (  # their commands join app
+    auditing,
     compaction,
     context,
     extraction,
@@ -12,4 +13,4 @@ from perdure.cli import (  # their commands join app
 )
 from perdure.cli.commands import app
 
-__all__ = ["app", "compaction", "context", "extraction", "files", "health", "seeding", "tidying", "upkeep"]
+__all__ = ["app", "auditing", "compaction", "context", "extraction", "files", "health", "seeding", "tidying", "upkeep"]

@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 
 from perdure.errors import Unavailable
 
-HEAD = "0006"
+HEAD = "0007"
 
-KEPT = ("episode", "memory", "state", "summary", "reading", "file", "file_version", "idempotency")
+KEPT = ("episode", "memory", "state", "summary", "reading", "file", "file_version", "idempotency", "audit")
 """The tables no step may lose a row of; all others can be made from them again."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perdure.service.auditing import Auditing
 from perdure.service.context import Contexts
 from perdure.service.core import Core
 from perdure.service.evaluation import Evaluating
@@ -16,7 +17,7 @@ from perdure.service.writing_back import WritingBack
 
 
 class Service(
-    Noticing, WritingBack, Extracting, Inspecting, Evaluating, Contexts, History, State, Exporting, Importing
+    Noticing, WritingBack, Extracting, Inspecting, Evaluating, Contexts, History, State, Exporting, Importing, Auditing
 ):
     """Memories, history and files of every namespace in one data directory. Safe to call from many threads.
 
