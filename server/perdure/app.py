@@ -76,7 +76,7 @@ def _workspaces(database: Database) -> Callable[[str], Workspace]:
 
     def workspace_of(namespace: str) -> Workspace:
         with lock:
-            if namespace not in opened:
+            if namespace not in opened or opened[namespace].is_gone:  # erased, by another process too
                 database.check_place()  # a workspace beneath a directory that is not there would make it anew
                 opened[namespace] = Workspace(database.path.parent / "workspace" / namespace)
             return opened[namespace]

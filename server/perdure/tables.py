@@ -258,7 +258,7 @@ class IdempotencyRow(SQLModel, table=True):
 
 
 class AuditRow(SQLModel, table=True):
-    """One change: who made it, with which tool, of what. `hash` is over `previous`, that of the row before, and the rest.
+    """One change: who made it, with which tool, of what. `hash` is over that of the row before and the rest.
 
     `target` is an id, a key, a thread or a path, never what was said. The chain holds `target_sha256`, over `salt` and
     `target`: an erasure takes both away, and the chain stays whole. `seq` is the episode that tells of it, if any.

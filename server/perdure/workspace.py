@@ -14,8 +14,9 @@ import secrets
 import stat
 import time
 import unicodedata
+import weakref
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -73,6 +74,7 @@ class Workspace:
             _make_root(root.absolute())
             # Held for good: what `root` leads through may be a link, and re-pointing it does not move the jail.
             self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._closed = weakref.finalize(self, os.close, self._root)  # one that is replaced may still be in use
             for name in (b"files", b"versions"):
                 _make_folder(self._root, name)
             self._ignore_case = _ignores_case(self._root) if ignore_case is None else ignore_case
@@ -84,7 +86,7 @@ class Workspace:
 
     def close(self) -> None:
         """Give back the descriptor of the root; the workspace is unusable afterwards."""
-        os.close(self._root)
+        self._closed()
 
     def read(self, path: str) -> bytes:
         """Return the whole content. Raises NotFound, and InvalidInput above MAX_FILE_BYTES."""
@@ -268,6 +270,33 @@ class Workspace:
             except FileNotFoundError as exc:
                 raise NotFound(f"Version {keep} of {shown(path)} is not kept.") from exc
             yield stack.enter_context(os.fdopen(fd, "rb", closefd=False))
+
+    def keep_only(self, path: str, keeps: Collection[str]) -> int:
+        """Remove what is kept of the file but for these versions, and what a write that failed left; return how many.
+
+        The caller serialises writers, as for all changes.
+        """
+        path = normalize(path)
+        wanted = {_version_name(keep) for keep in keeps}
+        with _explained(path):
+            try:
+                fd = self._open(self._root, b"/".join(_version_folders(path)), os.O_DIRECTORY)
+            except FileNotFoundError:
+                return 0
+            try:
+                gone = [name for name in _names(fd) if name not in wanted]
+                for name in gone:
+                    os.unlink(name, dir_fd=fd)
+                if gone:
+                    sync(fd)
+            finally:
+                os.close(fd)
+        return len(gone)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its folder was removed, so that nothing written into it would be found."""
+        return os.fstat(self._root).st_nlink == 0
 
     def _replaceable(self, folder: int, name: bytes, path: str) -> os.stat_result | None:
         """Return what stands at `name`, None for nothing. Raises Refused unless it may be replaced."""

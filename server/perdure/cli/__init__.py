@@ -4,6 +4,7 @@ from perdure.cli import (  # their commands join app
     auditing,
     compaction,
     context,
+    erasure,
     extraction,
     files,
     health,
@@ -13,4 +14,16 @@ from perdure.cli import (  # their commands join app
 )
 from perdure.cli.commands import app
 
-__all__ = ["app", "auditing", "compaction", "context", "extraction", "files", "health", "seeding", "tidying", "upkeep"]
+__all__ = [
+    "app",
+    "auditing",
+    "compaction",
+    "context",
+    "erasure",
+    "extraction",
+    "files",
+    "health",
+    "seeding",
+    "tidying",
+    "upkeep",
+]

@@ -121,13 +121,18 @@ def newest(reader: Reader, *, namespace: str | None, limit: int) -> list[Noted]:
     return [Noted(*row) for row in reader.execute(statement, {"namespace": namespace, "limit": limit})]
 
 
-def withhold(reader: Reader, namespace: str, threads: Sequence[str]) -> int:
+def withhold(reader: Reader, namespace: str, threads: Sequence[str], *, whole: bool) -> int:
     """Take the targets out of the rows of a namespace, or of these threads of it; return how many there were."""
-    where = "namespace = ? AND target IS NOT NULL AND tool <> ?"
-    if threads:
+    where, values = "namespace = ? AND target IS NOT NULL AND tool <> ?", [namespace, ERASE]
+    if not whole:
         where += " AND tool IN ('append_history', 'compact') AND target IN (SELECT value FROM json_each(?))"
-    values = (namespace, ERASE, json.dumps(list(threads))) if threads else (namespace, ERASE)
+        values.append(json.dumps(list(threads)))
     return reader.execute(f"UPDATE audit SET target = NULL, salt = NULL WHERE {where}", values).rowcount
+
+
+def is_there(reader: Reader) -> bool:
+    """Return whether a database has an audit: a copy of an older schema has none."""
+    return reader.execute("SELECT 1 FROM sqlite_master WHERE name = 'audit'").fetchone() is not None
 
 
 def verify(reader: Reader, *, head: str | None = None) -> Verified:
