@@ -71,7 +71,8 @@ TAMPERED = {
     "the first removed": ("DELETE FROM audit WHERE id = 1", "row 1 is missing"),
     "the last removed": ("DELETE FROM audit WHERE id > 8", "rows 9 to 10 are missing at the end"),
     "two exchanged": (
-        "UPDATE audit SET id = -1 WHERE id = 2; UPDATE audit SET id = 2 WHERE id = 3; UPDATE audit SET id = 3 WHERE id = -1",
+        "UPDATE audit SET id = -1 WHERE id = 2; UPDATE audit SET id = 2 WHERE id = 3;"
+        " UPDATE audit SET id = 3 WHERE id = -1",
         "row 2 does not follow",
     ),
     "one put in": (

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, launch, run
 from perdure.archive import open_copy, unpack
 from perdure.service.compaction import ROLE
@@ -24,7 +22,6 @@ from recalls import INDEX
 # No word of these stands in any other text, program or model; what is stored takes a number behind it.
 MARK, KEPT = "zqxplumbago", "wvkmarigold"
 SPOKEN = "Ünïcødé"  # which JSON may write in another way
-TOOLS = {"remember", "recall", "append_history", "set_state", "write_file", "edit_file", "forget", "list_history"}
 
 
 def erase(data_dir: Path, *arguments: str, status: int = 0, **settings: str) -> Json:
@@ -69,11 +66,9 @@ def fill(client: StdioClient, mark: str = MARK) -> str:
     client.call("forget", id=gone["structuredContent"]["id"], reason=said(6))
     turns = [{"role": "user", "content": said(10 + n), "name": f"{mark}9"} for n in range(3)]
     client.call("append_history", thread=f"{mark}-thread", turns=turns, idempotency_key=f"{mark}-turns")
-    summary = {"role": ROLE, "content": said(20), "name": None}
-    client.call(
-        "append_history", thread=f"{mark}-long", turns=[{"role": "user", "content": said(30 + n)} for n in range(15)]
-    )
-    client.call("append_history", thread=f"{mark}-long", turns=[{k: v for k, v in summary.items() if v}])
+    turns = [{"role": "user", "content": said(30 + n)} for n in range(15)]
+    client.call("append_history", thread=f"{mark}-long", turns=turns)
+    client.call("append_history", thread=f"{mark}-long", turns=[{"role": ROLE, "content": said(20)}])
     client.call("set_state", key=f"{mark}.state", value={"deep": said(50)})
     client.call("set_state", key=f"{mark}.state", value=said(51))
     client.call("write_file", path=f"{mark}.md", content=f"# Plan\n{said(60)}\n")
@@ -92,7 +87,7 @@ def looks(client: StdioClient) -> list[Json]:
     for answer in answers:
         for told in ("degraded", "pending"):  # an index that is built anew
             answer["structuredContent"].pop(told, None)
-    shown = [[hit for hit in answer["structuredContent"]["hits"]] for answer in answers]
+    shown = [answer["structuredContent"]["hits"] for answer in answers]
     return [{"hits": shown}, client.call("list_history", limit=100), client.call("read_file", path=f"{KEPT}.md")]
 
 
@@ -189,7 +184,7 @@ def test_a_thread_leaves_with_its_memories_and_summaries_and_no_other_thread_cha
     after = client.call("list_history", thread="two", limit=100), client.call("recall", query=f"{KEPT}7 bed")
     assert after[0] == before[0]
     hits = [[hit["content"] for hit in each["structuredContent"]["hits"]] for each in (before[1], after[1])]
-    assert hits[0] == [hit for hit in hits[1]]
+    assert hits[0] == hits[1]
     # Sent again by a client that got no reply, it is not stored again.
     again: Json = client.call(
         "append_history", thread="one", turns=[{"role": "user", "content": "x"}], idempotency_key="once-one"
@@ -283,7 +278,7 @@ def test_an_erasure_that_is_killed_is_ended_by_the_next_and_never_taken_for_done
 
     moments: list[Callable[[], object]] = [
         journal.exists,
-        lambda: journal.exists() and MARK.encode()[:4] is not None and journal.stat().st_size > 4_000,
+        lambda: journal.exists() and journal.stat().st_size > 2_000,
         lambda: not rows(),
         lambda: not (data_dir / "workspace" / "default").exists(),
         vacuumed,
@@ -318,7 +313,7 @@ def test_b99_what_is_added_and_erased_time_and_again_leaves_no_growth(start_stdi
         until(lambda: embedded(data_dir))
         erase(data_dir, "--thread", "busy", **INDEX)
         sizes.append(sum(path.stat().st_size for path in data_dir.rglob("*") if path.is_file()))
-        handles.append(len(os.listdir(f"/proc/{client.process.pid}/fd")))
+        handles.append(len(list(Path(f"/proc/{client.process.pid}/fd").iterdir())))
 
     assert sizes[-1] <= 1.5 * sizes[1]
     assert handles[-1] <= handles[1] + 2
@@ -339,14 +334,13 @@ def test_nothing_is_erased_without_being_asked_twice_or_that_is_not_there(client
     assert not client.call("recall", query=f"{MARK}4")["isError"]
 
 
-@pytest.mark.parametrize("scope", ["memory"])
-def test_what_says_the_same_and_stays_is_named(client: StdioClient, data_dir: Path, scope: str) -> None:
+def test_what_says_the_same_and_stays_is_named(client: StdioClient, data_dir: Path) -> None:
     text = f"The {MARK}1 keeper wants tea at four in the afternoon"
     client.call("append_history", thread="talk", turns=[{"role": "user", "content": text}])
     told: Json = client.call("remember", content=text)
     client.call("write_file", path="tea.md", content=f"{text}\n")
 
-    receipt = erase(data_dir, f"--{scope}", told["structuredContent"]["id"])
+    receipt = erase(data_dir, "--memory", told["structuredContent"]["id"])
 
     assert receipt["found"] == []
     assert any(place.startswith("event ") for place in receipt["also_said"])
