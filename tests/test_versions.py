@@ -72,6 +72,7 @@ def as_schema_6(data_dir: Path) -> None:
         database.execute("ALTER TABLE passage DROP COLUMN place")
         database.execute("DROP TABLE unsearched")
         database.execute("DROP TABLE token")
+        database.execute("DROP TABLE audit")
         database.execute("UPDATE alembic_version SET version_num = '0006'")
         database.commit()
 

@@ -29,7 +29,7 @@ EMBEDDING_THREADS = 8  # questions that may wait for their vector at once
 def open_service(settings: Settings) -> Generator[Service]:
     """Give the service of a data directory, which is made if it is missing. Raises Unavailable with what to do."""
     settle(settings.data_dir)
-    database = Database(settings.data_dir, record_of(settings.data_dir))
+    database = Database(settings.data_dir, record_of(settings.data_dir), audited=settings.audit.enabled)
     with contextlib.closing(database), held(settings.data_dir):
         database.check_place()  # a restore may have come between the two
         with _serving(database, settings) as service:
@@ -89,7 +89,7 @@ def _workspaces(database: Database) -> Callable[[str], Workspace]:
 
     def workspace_of(namespace: str) -> Workspace:
         with lock:
-            if namespace not in opened:
+            if namespace not in opened or opened[namespace].is_gone:  # erased, by another process too
                 database.check_place()  # a workspace beneath a directory that is not there would make it anew
                 opened[namespace] = Workspace(database.path.parent / "workspace" / namespace)
             return opened[namespace]

@@ -40,11 +40,10 @@ def new_file(out: Path) -> Generator[tuple[IO[bytes], Path]]:
     Until then, and when the block raises, nothing has the name. What killed processes left beside it is removed.
     Raises FileExistsError if something is called so, at the begin or at the end; OSError.
     """
-    _sweep(out.parent)
     if os.path.lexists(out):
+        _sweep(out.parent)
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(out))
-    room, held = _new_room(out.parent)
-    try:
+    with working_folder(out.parent) as room:
         staged = room / "new"
         with staged.open("xb") as file:  # the folder is this user's alone
             os.fchmod(file.fileno(), 0o600)
@@ -52,6 +51,15 @@ def new_file(out: Path) -> Generator[tuple[IO[bytes], Path]]:
             file.flush()
             sync(file.fileno())
         _name(staged, out)
+
+
+@contextmanager
+def working_folder(parent: Path) -> Generator[Path]:
+    """Give an empty folder to work in, and remove it; one that a killed process left there is removed before."""
+    _sweep(parent)
+    room, held = _new_room(parent)
+    try:
+        yield room
     finally:
         shutil.rmtree(room, ignore_errors=True)
         os.close(held)

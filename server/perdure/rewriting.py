@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from perdure.notes import (
@@ -71,6 +71,15 @@ def rewrite(
         if _keeps(notes, again, owners, changes, {addition.id: addition.kind for addition in additions}):
             return Rewritten(text, again, tuple(owners), left_out)
     return None
+
+
+def without(notes: Notes, name: str, places: Collection[int]) -> str:
+    """Return the text without the statements at these positions, whatever its other lines then mean."""
+    rewritten = rewrite(notes, name, dict.fromkeys(places), [])
+    if rewritten is not None:
+        return rewritten.text
+    gone = {n for place in places for n in range(notes.statements[place].first, notes.statements[place].last + 1)}
+    return "".join(line for n, line in enumerate(notes.lines, 1) if n not in gone)
 
 
 def can_say(text: str) -> bool:

@@ -273,6 +273,12 @@ class PrivacySettings(_Section):
     )
 
 
+class AuditSettings(_Section):
+    """Who changed what and when, without what was said."""
+
+    enabled: bool = Field(True, description="note each change in a chain that shows when a row of it is altered")
+
+
 class StateSettings(_Section):
     """What live state must look like."""
 
@@ -321,6 +327,7 @@ class Settings(BaseSettings):
     tidy: TidySettings = TidySettings()  # pyright: ignore[reportCallIssue]
     files: FilesSettings = FilesSettings()  # pyright: ignore[reportCallIssue]
     privacy: PrivacySettings = PrivacySettings()  # pyright: ignore[reportCallIssue]
+    audit: AuditSettings = AuditSettings()  # pyright: ignore[reportCallIssue]
     state: StateSettings = StateSettings()  # pyright: ignore[reportCallIssue]
     seeding: SeedingSettings = SeedingSettings()  # pyright: ignore[reportCallIssue]
     limits: LimitSettings = LimitSettings()  # pyright: ignore[reportCallIssue]
@@ -501,6 +508,7 @@ def _explain(exc: ValidationError) -> str:
 
 
 __all__ = [
+    "AuditSettings",
     "CompactionSettings",
     "EmbedderSettings",
     "FilesSettings",

@@ -294,6 +294,31 @@ class TokenRow(SQLModel, table=True):
     rotated_to: str | None = None
 
 
+class AuditRow(SQLModel, table=True):
+    """One change: who made it, with which tool, of what. `hash` is over that of the row before and the rest.
+
+    `target` is an id, a key, a thread or a path, never what was said. The chain holds `target_sha256`, over `salt` and
+    `target`: an erasure takes both away, and the chain stays whole. `seq` is the episode that tells of it, if any.
+    """
+
+    __tablename__ = "audit"  # pyright: ignore[reportAssignmentType]
+    __table_args__ = (Index("audit_by_namespace", "namespace", "id"), {"sqlite_autoincrement": True})
+
+    id: int | None = Field(default=None, primary_key=True)
+    at: str
+    namespace: str
+    agent: str
+    token: str | None = None
+    tool: str
+    target: str | None = Field(default=None, sa_column=Column(Text))
+    salt: str | None = None
+    target_sha256: str
+    outcome: str
+    seq: int | None = None
+    previous: str
+    hash: str
+
+
 class ModelRow(SQLModel, table=True):
     """What makes vectors. Those of two rows are never compared, even if both bear the same name.
 

@@ -15,6 +15,7 @@ import secrets
 import stat
 import time
 import unicodedata
+import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -79,6 +80,7 @@ class Workspace:
             _make_root(root.absolute())
             # Held for good: what `root` leads through may be a link, and re-pointing it does not move the jail.
             self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._closed = weakref.finalize(self, os.close, self._root)  # one that is replaced may still be in use
             for name in (b"files", b"versions"):
                 _make_folder(self._root, name)
             self._ignore_case = _ignores_case(self._root) if ignore_case is None else ignore_case
@@ -90,7 +92,7 @@ class Workspace:
 
     def close(self) -> None:
         """Give back the descriptor of the root; the workspace is unusable afterwards."""
-        os.close(self._root)
+        self._closed()
 
     def read(self, path: str) -> bytes:
         """Return the whole content. Raises NotFound, and InvalidInput above MAX_FILE_BYTES."""
@@ -356,6 +358,11 @@ class Workspace:
                 return sorted(name.decode(errors="replace") for name in _names(fd))
         except (NotFound, Refused):  # nothing there, or no folder
             return []
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its folder was removed, so that nothing written into it would be found."""
+        return os.fstat(self._root).st_nlink == 0
 
     def _replaceable(self, folder: int, name: bytes, path: str) -> os.stat_result | None:
         """Return what stands at `name`, None for nothing. Raises Refused unless it may be replaced."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from perdure.service.auditing import Auditing
 from perdure.service.context import Contexts
 from perdure.service.core import Core
+from perdure.service.erasing import Erasing
 from perdure.service.evaluation import Evaluating
 from perdure.service.exporting import Exporting
 from perdure.service.extraction import Extracting
@@ -14,11 +16,21 @@ from perdure.service.noticing import Noticing
 from perdure.service.quotas import Quotas
 from perdure.service.state import State
 from perdure.service.tokens import Tokens
-from perdure.service.writing_back import WritingBack
 
 
 class Service(
-    Noticing, WritingBack, Extracting, Inspecting, Evaluating, Contexts, History, State, Exporting, Importing, Tokens
+    Noticing,
+    Erasing,
+    Extracting,
+    Inspecting,
+    Evaluating,
+    Contexts,
+    History,
+    State,
+    Exporting,
+    Importing,
+    Auditing,
+    Tokens,
 ):
     """Memories, history and files of every namespace in one data directory. Safe to call from many threads.
 

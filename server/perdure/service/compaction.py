@@ -260,6 +260,8 @@ def _fold(
         now = summaries.latest(reader_of(tx), caller.namespace, thread)
         if (now.seq if now is not None else None) != (former.seq if former is not None else None):
             return None
+        if summaries.roles(reader_of(tx), caller.namespace, thread, first, last) != covered:
+            return None  # the thread was erased meanwhile
         _put(tx, caller, plan, made.content, made.writer, from_model=made.writer != EXTRACTIVE or base is not None)
     return result
 

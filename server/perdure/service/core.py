@@ -50,21 +50,23 @@ class Core:
 class Samples:
     """Stored vectors of each namespace that stand for "unrelated": the lowest cosine to them is a query's floor.
 
-    Drawn anew when the namespace has doubled, so that reading its ids is rare.
+    Drawn anew when the namespace has doubled, so that reading its ids is rare, and with each generation of the index:
+    an erasure begins one, and no vector of what was erased stays here.
     """
 
     SIZE = 64  # measured: a floor from 64 vectors restored what scaling inside the candidates lost
 
     def __init__(self) -> None:
-        self._drawn: dict[tuple[str, int], tuple[int, Matrix]] = {}
+        self._drawn: dict[tuple[str, int], tuple[int, int, Matrix]] = {}
 
-    def get(self, reader: Reader, namespace: str, model: int, stored: int) -> Matrix | None:
+    def get(self, reader: Reader, namespace: str, state: vectors.IndexState, stored: int) -> Matrix | None:
         """Return (n, dimensions) vectors, n up to 64, or None while the namespace has none."""
-        before, sample = self._drawn.get((namespace, model), (0, None))
-        if sample is None or stored >= 2 * before or len(sample) < min(self.SIZE, stored):
+        model, generation = state.model, state.generation
+        of, before, sample = self._drawn.get((namespace, model), (generation, 0, None))
+        if sample is None or of != generation or stored >= 2 * before or len(sample) < min(self.SIZE, stored):
             sample = passages.sample(reader, namespace, self.SIZE, model=model)
             if sample is not None:
-                self._drawn[namespace, model] = (stored, sample)
+                self._drawn[namespace, model] = (generation, stored, sample)
         return sample
 
 

@@ -12,7 +12,7 @@ from sqlmodel import Session
 
 from perdure import chunking, ranking
 from perdure.errors import Conflict, InvalidInput, Refused
-from perdure.service import checks
+from perdure.service import checks, times
 from perdure.service.core import Core, Part
 from perdure.service.exported import (
     FORMAT,
@@ -34,7 +34,7 @@ from perdure.service.exported import (
 from perdure.service.history import index_turns
 from perdure.service.importing_files import FileImport
 from perdure.service.memories import passage_of
-from perdure.store import episodes, memories, passages, reader_of, states, summaries, transfer
+from perdure.store import audit, episodes, memories, passages, reader_of, states, summaries, transfer
 from perdure.tables import EpisodeRow, IdempotencyRow, MemoryRow, StateRow
 from perdure.types import Appended, Imported, Principal
 
@@ -70,7 +70,7 @@ class Importing(Part):
                     work.take(line)
                 except (InvalidInput, Conflict, Refused) as exc:
                     raise type(exc)(f"Line {number}: {exc} {NOTHING}") from exc
-            done = work.finish()
+            done = work.finish(caller.agent)
         core.indexer.wake()
         return done
 
@@ -116,6 +116,7 @@ class _Import:
         self._events: list[EpisodeLine] = []
         self._memories: dict[str, MemoryRow] = {}
         self._placing: list[FileImport] = []
+        self._namespaces: list[str] = []
         self.added, self.present = Counter[str](), Counter[str]()
         self.kept: list[str] = []
 
@@ -160,6 +161,7 @@ class _Import:
             self._tx, workspace, self._namespace, self._numbers, self.added, self.present, self.kept, self._core.hides
         )
         self._placing.append(self._files)
+        self._namespaces.append(self._namespace)
 
     def _add_events(self) -> None:
         lines, self._events = self._events, []
@@ -310,10 +312,12 @@ class _Import:
         first, last = self._numbers.of(told.first_seq), self._numbers.of(told.last_seq)
         return json.dumps(fields | {"first_seq": first, "last_seq": last})
 
-    def finish(self) -> Imported:
+    def finish(self, agent: str) -> Imported:
         """Put the files in their places; only the commit is missing afterwards."""
         self._add_events()
         self._add_memories()
+        for namespace in dict.fromkeys(self._namespaces):
+            audit.note(self._tx, audit.Change(times.now(), namespace, agent, "import"))
         for files in self._placing:
             files.place()
         self._numbers.drop()

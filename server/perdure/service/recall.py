@@ -257,7 +257,7 @@ class Recalling(Part):
             )
             candidates |= near
             cosines = passages.cosines(candidates.values(), meaning.vector)
-            self._compare(tx, question.namespace, meaning.vector, meaning.model, found)
+            self._compare(tx, question.namespace, meaning.vector, found)
         embedder = self._core.indexer.embedder
         scored = {c.id: _scored(c, found.words.get(c.id, 0.0), cosines.get(c.id)) for c in candidates.values()}
         found.cosine = {c.id: ranking.best_cosine(c.cosines) for c in scored.values() if c.cosines}
@@ -278,9 +278,9 @@ class Recalling(Part):
         paths = passages.paths(tx, [r.id for r in ranked])
         return [r for r in ranked if r.id not in paths or not self._core.hides(paths[r.id])]
 
-    def _compare(self, tx: Reader, namespace: str, vector: Vector, model: int, found: _Found) -> None:
+    def _compare(self, tx: Reader, namespace: str, vector: Vector, found: _Found) -> None:
         """Note how near the question is to a sample of what is stored; nothing while nothing is embedded."""
-        sample = self._core.samples.get(tx, namespace, model, sum(found.searched.values()))
+        sample = self._core.samples.get(tx, namespace, found.state, sum(found.searched.values()))
         if sample is None:
             return
         found.channels.append("vectors")

@@ -27,6 +27,7 @@ Reader = sqlite3.Connection
 
 BUSY_TIMEOUT_MS = 5_000  # a lock that somebody takes past ours
 CHECK_S = 5.0  # for looking whether a page that could not be read is damaged; some hundred megabytes
+AUDITED = "perdure_audited"  # in the info of a session
 READ_AGAIN_TIMES = 3  # without a commit between: then a disk that fails time and again is not trusted with a write
 
 PRAGMAS = (
@@ -47,8 +48,12 @@ class Database:
     Where it cannot be written it is read all the same; each write tries again whether it can be.
     """
 
-    def __init__(self, directory: Path, record: Path | None = None) -> None:
-        """`record`: where to note that a store is here. Raises Unavailable with what to do."""
+    def __init__(self, directory: Path, record: Path | None = None, *, audited: bool = True) -> None:
+        """`record`: where to note that a store is here. `audited`: whether changes are noted in the audit.
+
+        Raises Unavailable with what to do.
+        """
+        self._audited = audited
         self._place = Place(directory, record)
         self._place.prepare()
         self.path = self._place.path
@@ -183,10 +188,24 @@ class Database:
             if self._in_doubt:
                 self._write_log_again(_driver_of(plain))
             connection = plain.execution_options(perdure_writes=True, perdure_full_sync=full_sync)
-            with Session(connection, expire_on_commit=False) as session:
+            with Session(connection, expire_on_commit=False, info={AUDITED: self._audited}) as session:
                 yield session
                 self._place.check()  # last, so that nothing is acknowledged into a file that nobody will find
                 self._commit(session, reader_of(session))
+
+    @contextlib.contextmanager
+    def alone(self) -> Generator[sqlite3.Connection]:
+        """Hold the write lock without a transaction: for statements that SQLite takes outside of one alone."""
+        self._place.check()
+        self._require_writable()
+        with (
+            self._watched(),
+            self._lock.held(),
+            contextlib.closing(self._place.connect(read_only=False)) as driver,
+        ):
+            for pragma in PRAGMAS:
+                driver.execute(pragma)
+            yield driver
 
     def _commit(self, session: Session, driver: sqlite3.Connection) -> None:
         try:

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 
 from sqlmodel import Session, col, select
 
+from perdure.store import audit
 from perdure.store.engine import Reader
 from perdure.tables import EpisodeRow, IdempotencyRow
 from perdure.types import Episode, ThreadInfo
 
 
 def append(tx: Session, rows: Sequence[EpisodeRow]) -> list[int]:
-    """Append the episodes in order and return their sequence numbers, which rise."""
+    """Append the episodes in order and return their sequence numbers, which rise. The audit tells of them too."""
     tx.add_all(rows)
     tx.flush()
+    audit.note_episodes(tx, rows)
     return [row.seq for row in rows if row.seq is not None]
 
 

@@ -451,3 +451,11 @@ def matrix(blobs: Sequence[bytes]) -> Matrix:
     return (
         np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), -1) if blobs else np.empty((0, 0), np.float32)
     )
+
+
+def begin_all_anew(tx: Session) -> list[int]:
+    """Start the next generation of every model's index, of those out of use too; return the models."""
+    models = [(row[0], row[1]) for row in reader_of(tx).execute("SELECT id, generation FROM model ORDER BY id")]
+    for model, generation in models:
+        new_generation(tx, model, generation)
+    return [model for model, _ in models]

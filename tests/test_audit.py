@@ -1,0 +1,131 @@
+"""The audit: each change once, without what was said, in a chain that shows when somebody altered it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from conftest import Json, StartStdio, StdioClient, environment, run
+from recalls import command
+
+SAID = "zanzibarine"
+
+
+def changed(client: StdioClient) -> list[tuple[str, str | None]]:
+    """Make a change of each kind, and return what the audit is to say of them, the oldest first."""
+    first: Json = client.call("remember", content=f"The {SAID} gate is green.", key="gate", idempotency_key="k")
+    id = first["structuredContent"]["id"]
+    client.call("remember", content=f"The {SAID} gate is green.", key="gate", idempotency_key="k")  # changes nothing
+    client.call("forget", id=id, reason=f"{SAID} is over")
+    client.call("forget", id=id, undo=True)
+    turns = [{"role": "user", "content": f"{SAID} turn {n}"} for n in range(3)]
+    client.call("append_history", thread="talk", turns=turns)
+    client.call("set_state", key="gate.colour", value=SAID)
+    client.call("set_state", key="gate.colour", value=SAID, expected_version=7)  # refused
+    client.call("write_file", path="a.md", content=f"{SAID}\n")
+    client.call("edit_file", path="a.md", edits=[{"old": SAID, "new": "other"}])
+    client.call("delete_file", path="a.md", move_to="b.md")
+    client.call("delete_file", path="b.md")
+    moved = [("delete_file", "a.md"), ("delete_file", "b.md"), ("delete_file", "b.md")]
+    of_memory = [("remember", id), ("forget", id), ("forget", id)]
+    return [
+        *of_memory,
+        ("append_history", "talk"),
+        ("set_state", "gate.colour"),
+        ("write_file", "a.md"),
+        ("write_file", "a.md"),
+        *moved,
+    ]
+
+
+def rows(data_dir: Path) -> list[Json]:
+    shown: list[Json] = json.loads(run("audit", "show", "--json", env=environment(data_dir)).stdout)
+    return list(reversed(shown))
+
+
+def test_each_change_is_noted_once_with_who_what_and_when_and_not_what_was_said(
+    client: StdioClient, data_dir: Path
+) -> None:
+    expected = changed(client)
+
+    noted = rows(data_dir)
+
+    assert [(row["tool"], row["target"]) for row in noted] == expected
+    assert {(row["namespace"], row["agent"], row["outcome"]) for row in noted} == {("default", "local", "done")}
+    assert all(row["at"] for row in noted)
+    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+        assert SAID not in str(database.execute("SELECT * FROM audit").fetchall())
+    assert command(data_dir, "audit", "verify")["rows"] == len(expected)
+
+
+TAMPERED = {
+    "who": ("UPDATE audit SET agent = 'nobody' WHERE id = 3", "row 3 was changed"),
+    "when": ("UPDATE audit SET at = '2020-01-01T00:00:00.000000+00:00' WHERE id = 1", "row 1 was changed"),
+    "of what": ("UPDATE audit SET target = 'other' WHERE id = 4", "the target of row 4 was changed"),
+    "target taken away": ("UPDATE audit SET target = NULL, salt = NULL WHERE id = 4", "row 4 has lost its target"),
+    "one removed": ("DELETE FROM audit WHERE id = 5", "row 5 is missing"),
+    "the first removed": ("DELETE FROM audit WHERE id = 1", "row 1 is missing"),
+    "the last removed": ("DELETE FROM audit WHERE id > 8", "rows 9 to 10 are missing at the end"),
+    "two exchanged": (
+        "UPDATE audit SET id = -1 WHERE id = 2; UPDATE audit SET id = 2 WHERE id = 3;"
+        " UPDATE audit SET id = 3 WHERE id = -1",
+        "row 2 does not follow",
+    ),
+    "one put in": (
+        "UPDATE audit SET id = id + 100 WHERE id > 4; UPDATE audit SET id = id - 99 WHERE id > 4;"
+        " INSERT INTO audit SELECT 5, at, namespace, agent, token, tool, target, salt, target_sha256, outcome, seq,"
+        " previous, hash FROM audit WHERE id = 4",
+        "row 5 does not follow",
+    ),
+}
+
+
+def test_whatever_is_altered_shows(client: StdioClient, data_dir: Path) -> None:
+    changed(client)
+    whole = command(data_dir, "audit", "verify")
+    assert client.end_input() == 0
+    database = data_dir / "perdure.db"
+    with closing(sqlite3.connect(database)) as live:
+        live.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    kept = database.read_bytes()
+
+    for name, (statements, problem) in TAMPERED.items():
+        with closing(sqlite3.connect(database)) as tampering:
+            tampering.executescript(statements)
+            tampering.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        found = run("audit", "verify", env=environment(data_dir))
+        assert found.returncode == 1, name
+        assert problem in found.stderr, (name, found.stderr)
+        database.write_bytes(kept)
+
+    assert command(data_dir, "audit", "verify", "--head", whole["head"]) == whole
+    # A chain that was made anew from its end, of which only whoever kept the former end can tell.
+    with closing(sqlite3.connect(database)) as tampering:
+        tampering.executescript("DELETE FROM audit; DELETE FROM sqlite_sequence WHERE name = 'audit'")
+    assert run("audit", "verify", env=environment(data_dir)).returncode == 0
+    found = run("audit", "verify", "--head", whole["head"], env=environment(data_dir))
+    assert (found.returncode, whole["head"] in found.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_the_audit_is_a_setting_and_an_import_is_one_change(
+    start_stdio: StartStdio, data_dir: Path, tmp_path: Path, enabled: str
+) -> None:
+    client = start_stdio(PERDURE_AUDIT__ENABLED=enabled)
+    client.initialize()
+    client.call("remember", content="The gate is green.")
+    exported = tmp_path / "e.jsonl"
+    env = environment(data_dir, PERDURE_AUDIT__ENABLED=enabled)
+    assert run("export", "--out", str(exported), env=env).returncode == 0
+    assert run("import", str(exported), "--into", "copy", env=env).returncode != 0  # its ids are given already
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere_env = environment(elsewhere, PERDURE_AUDIT__ENABLED=enabled)
+    assert run("import", str(exported), "--into", "copy", env=elsewhere_env).returncode == 0
+
+    assert [row["tool"] for row in rows(data_dir)] == (["remember"] if enabled == "true" else [])
+    shown = json.loads(run("audit", "show", "--all-namespaces", "--json", env=elsewhere_env).stdout)
+    assert [(row["namespace"], row["tool"]) for row in shown] == ([("copy", "import")] if enabled == "true" else [])
