@@ -53,6 +53,19 @@ def test_a_loopback_server_asks_for_tokens_from_the_first_one_on(start_http: Sta
     assert status_of(again, None) == 401
 
 
+def test_the_audit_tells_of_each_token_by_its_id_and_never_by_its_secret(data_dir: Path) -> None:
+    secret, id = make_token(data_dir, "--namespace", "ana")
+    rotated = run("token", "rotate", id, "--json", env=environment(data_dir))
+    assert rotated.returncode == 0, rotated.stderr
+    run("token", "revoke", id, env=environment(data_dir))
+    noted = rows(data_dir, "SELECT tool, namespace, target FROM audit ORDER BY id")
+    assert [(tool, namespace) for tool, namespace, _ in noted] == [
+        (tool, "ana") for tool in ("create_token", "rotate_token", "revoke_token")
+    ]
+    assert noted[0][2] == noted[2][2] == id != noted[1][2]
+    assert secret not in str(rows(data_dir, "SELECT * FROM audit"))
+
+
 def test_an_address_others_can_reach_may_be_served_with_tokens_alone(start_http: StartHttp, data_dir: Path) -> None:
     token, _ = make_token(data_dir)
     server = start_http(PERDURE_HTTP__HOST="0.0.0.0")

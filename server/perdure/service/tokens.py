@@ -14,7 +14,7 @@ from perdure.errors import Conflict, InvalidInput, NotFound, Unavailable
 from perdure.service import times
 from perdure.service.core import Core, Part
 from perdure.settings import is_name
-from perdure.store import reader_of
+from perdure.store import audit, reader_of
 from perdure.store import tokens as stored
 from perdure.tokens import NewToken, Token
 from perdure.types import Principal
@@ -49,6 +49,7 @@ class Tokens(Part):
         made = NewToken(tokens.new_secret(), Token(tokens.new_id(), namespace, agent, allowed, now, until))
         with self._core.database.write() as tx:
             stored.add(tx, made.token, tokens.digest(made.secret))
+            audit.note(tx, _change(caller, made.token, "create_token", now))
         return replace(made, token=_shown(made.token))
 
     def list_tokens(self, caller: Principal) -> tuple[Token, ...]:
@@ -61,8 +62,9 @@ class Tokens(Part):
         """Have a token refused from now on, by every server of the store. Raises NotFound."""
         caller.require("admin")
         with self._core.database.write(spend_reserve=True) as tx:
-            _known(stored.get(reader_of(tx), id), id)
-            stored.revoke(tx, id, times.now())
+            now = times.now()
+            audit.note(tx, _change(caller, _known(stored.get(reader_of(tx), id), id), "revoke_token", now))
+            stored.revoke(tx, id, now)
             return _shown(_known(stored.get(reader_of(tx), id), id))
 
     def rotate_token(self, caller: Principal, id: str, *, grace: str, expires: str | None = None) -> NewToken:
@@ -86,6 +88,7 @@ class Tokens(Part):
             made = NewToken(tokens.new_secret(), new)
             stored.add(tx, new, tokens.digest(made.secret))
             stored.give_way(tx, id, to=new.id, expires_at=min(ends, former.expires_at or ends))
+            audit.note(tx, _change(caller, new, "rotate_token", now))
         return replace(made, token=_shown(made.token))
 
     # --- at the edge, where there is no caller yet
@@ -135,6 +138,11 @@ def _why_not(token: Token, now: str) -> str | None:
     if token.revoked_at is not None:
         return "was revoked"
     return "has expired" if token.expires_at is not None and token.expires_at <= now else None
+
+
+def _change(caller: Principal, token: Token, tool: str, now: str) -> audit.Change:
+    """Return what the audit tells of a token: in the namespace that it opens, by its id."""
+    return audit.Change(now, token.namespace, caller.agent, tool, token.id)
 
 
 def _shown(token: Token) -> Token:
