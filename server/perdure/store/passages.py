@@ -119,7 +119,7 @@ def _add_pieces(tx: Session, passages: Sequence[NewPassage], model: vectors.Mode
     if not rows:
         return [[] for _ in passages]
     adding = insert(ChunkRow).returning(col(ChunkRow.id), sort_by_parameter_order=True)
-    ids = iter(tx.connection().execute(adding, rows).scalars().all())
+    ids = (id for id in tx.connection().execute(adding, rows).scalars().all() if id is not None)
     return [[next(ids) for _ in each.spans] for each in passages]
 
 
