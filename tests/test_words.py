@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.config import Config
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine
 
@@ -170,6 +170,7 @@ def test_the_share_of_the_terms_a_text_has(query: str, content: str, share: floa
     assert found_share(query_terms(query), content) == pytest.approx(share)
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_text_is_found_by_all_of_its_own_words(text: str) -> None:
     terms = query_terms(text)
@@ -200,6 +201,7 @@ LETTERS = "".join(  # of the scripts that differ, old enough for any SQLite
 )
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=LETTERS))
 def test_the_full_text_table_finds_any_text_by_its_own_words(text: str) -> None:
     terms = query_terms(text)

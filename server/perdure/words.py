@@ -175,8 +175,7 @@ def _spaced(sign: re.Match[str]) -> str:
 
 def _humps(word: str) -> Sequence[str]:
     """Return the parts of a word in camelCase, none for any other."""
-    parts = _HUMP.split(word)
-    return parts if len(parts) > 1 else ()
+    return () if word.islower() or _HAS_HUMP.search(word) is None else _HUMP.split(word)
 
 
 def _indexed(run: re.Match[str]) -> list[str]:

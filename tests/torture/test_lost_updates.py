@@ -47,7 +47,7 @@ def test_two_clients_that_expect_versions_lose_no_edit(clients: Pair, scale: Sca
 
     def count(client: StdioClient, _: str) -> int:
         refused = 0
-        for _ in range(each):
+        for _n in range(each):
             while True:
                 text, seen = read(client)
                 edits = [{"old": text, "new": f"{int(text) + 1}\n"}]

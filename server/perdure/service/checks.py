@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeVar
@@ -24,6 +25,8 @@ from perdure.types import (
 
 T = TypeVar("T", bound=str)
 
+_NOT_TEXT = re.compile("[\0\ud800-\udfff]")
+
 INCLUDES: dict[str, HitType] = {"memories": "memory", "history": "turn", "files": "file"}
 
 
@@ -38,15 +41,15 @@ def text(value: str, name: str, *, limit: int = MAX_CONTENT, hint: str = "Split 
 
 def storable(value: str, name: str) -> str:
     """Refuse what cannot be written as UTF-8 text: half a surrogate pair, and NUL."""
-    for n, character in enumerate(value):
-        if "\ud800" <= character <= "\udfff":
-            raise InvalidInput(
-                f"{name} holds an unpaired surrogate \\u{ord(character):04x} at character {n}."
-                " Send whole Unicode characters."
-            )
-        if character == "\0":
-            raise InvalidInput(f"{name} holds a NUL at character {n}. Remove it.")
-    return value
+    found = _NOT_TEXT.search(value)
+    if found is None:
+        return value
+    if found[0] == "\0":
+        raise InvalidInput(f"{name} holds a NUL at character {found.start()}. Remove it.")
+    raise InvalidInput(
+        f"{name} holds an unpaired surrogate \\u{ord(found[0]):04x} at character {found.start()}."
+        " Send whole Unicode characters."
+    )
 
 
 def label(value: str | None, name: str, *, limit: int) -> str | None:

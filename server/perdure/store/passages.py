@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from sqlalchemy import text
-from sqlmodel import Session, select
+from sqlalchemy import insert, text
+from sqlmodel import Session, col, select
 
 from perdure.embedders import Matrix, Vector
 from perdure.store import vectors
@@ -91,11 +91,9 @@ def add(tx: Session, passages: Sequence[NewPassage]) -> list[list[int]]:
     tx.add_all([passage.row for passage in passages])
     tx.flush()
     state = vectors.state(reader_of(tx))
-    chunks = [_pieces(passage, state.in_force) for passage in passages]
-    tx.add_all([chunk for group in chunks for chunk in group])
+    chunks = _add_pieces(tx, passages, state.in_force)
     if state.next is not None:
-        tx.add_all([chunk for passage in passages for chunk in _pieces(passage, state.next)])
-    tx.flush()
+        _add_pieces(tx, passages, state.next)
     tx.connection().execute(
         text("INSERT INTO passage_fts (rowid, body, context, namespace) VALUES (:id, :body, :context, :namespace)"),
         [
@@ -108,15 +106,21 @@ def add(tx: Session, passages: Sequence[NewPassage]) -> list[list[int]]:
             for passage in passages
         ],
     )
-    return [[chunk.id for chunk in group if chunk.id is not None] for group in chunks]
+    return chunks
 
 
-def _pieces(passage: NewPassage, model: vectors.Model) -> list[ChunkRow]:
-    row = passage.row
-    return [
-        ChunkRow(namespace=row.namespace, passage_id=row.id, start=span.start, end=span.end, model=model.id)
-        for span in passage.spans
+def _add_pieces(tx: Session, passages: Sequence[NewPassage], model: vectors.Model) -> list[list[int]]:
+    """Store the pending chunks of passages for a model, and return their ids."""
+    rows = [
+        {"namespace": row.namespace, "passage_id": row.id, "start": span.start, "end": span.end, "model": model.id}
+        for row, spans in ((each.row, each.spans) for each in passages)
+        for span in spans
     ]
+    if not rows:
+        return [[] for _ in passages]
+    adding = insert(ChunkRow).returning(col(ChunkRow.id), sort_by_parameter_order=True)
+    ids = (id for id in tx.connection().execute(adding, rows).scalars().all() if id is not None)
+    return [[next(ids) for _ in each.spans] for each in passages]
 
 
 def set_context(tx: Session, passage_id: int, context: str) -> None:
@@ -148,8 +152,15 @@ def any_of(reader: Reader, namespace: str, type: str, subject: str) -> bool:
 
 def remove(tx: Session, namespace: str, type: str, subject: str) -> None:
     """Take the passages of a subject out of recall; their chunks stay as tombstones until the index dropped them."""
-    ids = json.dumps([row.id for row in of_subject(tx, namespace, type, subject)])
     connection = tx.connection()
+    ids = json.dumps(
+        connection.execute(
+            text("SELECT id FROM passage WHERE namespace = :namespace AND type = :type AND subject = :subject"),
+            {"namespace": namespace, "type": type, "subject": subject},
+        )
+        .scalars()
+        .all()
+    )
     for statement in (
         # No index was ever given what has no vector.
         "DELETE FROM chunk WHERE embedding IS NULL AND passage_id IN (SELECT value FROM json_each(:ids))",
