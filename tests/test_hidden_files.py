@@ -83,7 +83,7 @@ def test_lists_searches_and_recall_pass_over_what_is_hidden(client: StdioClient,
     assert [each["path"] for each in found["files"]] == ["app/readme.md"]
     for query in ("quokka", SECRET, "password"):
         assert SECRET not in str(texts(client, query))
-    assert "The quokka application.\n" in texts(client, "quokka")
+    assert "The quokka application." in texts(client, "quokka")
     told = run("inspect", "app/.env", "quokka", env=environment(data_dir))
     assert told.returncode == 1 and "is hidden by the settings" in told.stderr and SECRET not in told.stdout
 
