@@ -31,7 +31,7 @@ def plant_canaries(files: Path) -> Path:
     return outside
 
 
-def digest_tree(top: Path, *, without: Path) -> str:
+def digest_tree(top: Path, *, without: Path | None = None) -> str:
     """Return one hash over every name, type, mode and content beneath `top`, except what is beneath `without`."""
     digest = hashlib.sha256()
     for folder, folders, names in os.walk(top):
