@@ -36,7 +36,7 @@ def plant_canaries(files: Path) -> Path:
     return outside
 
 
-def digest_tree(top: Path, *, without: Path, but: Collection[str] = ()) -> str:
+def digest_tree(top: Path, *, without: Path | None = None, but: Collection[str] = ()) -> str:
     """Return one hash over every name, type, mode and content beneath `top`, except what is beneath `without`.
 
     Folders named in `but` are left out too.
