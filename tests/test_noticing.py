@@ -41,7 +41,7 @@ def files(client: StdioClient, data_dir: Path) -> Path:
 
 def test_files_put_there_from_outside_are_found_with_their_headings_and_lines(client: StdioClient, files: Path) -> None:
     (files / "birds" / "wading").mkdir(parents=True)
-    text = f"# Birds\n\n{'They fly. ' * 80}\n\n## Heron\n\nThe heron sleeps in the barn. {'It is grey. ' * 60}\n"
+    text = f"# Birds\n\n{'They fly. ' * 80}\n\n## Heron\n\nThe heron sleeps in the barn. {'It is grey. ' * 40}\n"
     (files / "birds" / "wading" / "grey.md").write_text(text, encoding="utf-8")
     for n in range(70):  # more than one batch
         (files / "birds" / f"{n}.txt").write_text(f"Bird number{n} sings.\n", encoding="utf-8")
