@@ -50,7 +50,7 @@ def test_files_put_there_from_outside_are_found_with_their_headings_and_lines(cl
     hit = recall(client, "heron barn")[0]
     assert (hit["path"], hit["version"], hit["lines"]) == ("birds/wading/grey.md", 1, "5-7")
     assert hit["place"] == "Birds > Heron"
-    assert hit["content"] == "\n".join(text.split("\n")[4:7])
+    assert hit["content"] == "\n".join(text.split("\n")[4:7]).rstrip()
     wait_for(lambda: any(hit["path"] == "birds/69.txt" for hit in recall(client, "number69")))
     episode = client.call("list_history", kinds=["external_change"], limit=100)["structuredContent"]["episodes"]
     assert {each["subject"] for each in episode} >= {"birds/wading/grey.md", "birds/69.txt"}

@@ -34,7 +34,7 @@ APART, PARAGRAPH, ENTRY, LINE, FENCED_BLANK, FENCED = 10, 20, 22, 25, 90, 91
 CODE, CODE_LEVELS, GLUED = 30, 8, 99
 NO_DEPTH = 99  # of what neither opens nor ends anything
 
-_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?[ \t#]*$")
+_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t](.*))?$")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 _ENTRY = re.compile(r"[ \t]*(?:[-*+•]|\d{1,9}[.)])[ \t]")
 _FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})(.*)$")
@@ -149,7 +149,7 @@ def _markdown(text: str) -> list[_Unit]:
             fence = mark[1]
         elif found := _HEADING.match(line.text):
             titled = True
-            _open(unit, len(found[1]), found[2] or "", keep=cut == GLUED)
+            _open(unit, len(found[1]), (found[2] or "").rstrip(" \t#"), keep=cut == GLUED)
         elif units and (found := _UNDERLINE.match(line.text)) and not line.after_blank and _is_lone(units, line):
             titled, unit.cut = True, GLUED
             above = units[-1]
@@ -290,10 +290,12 @@ def _packed(text: str, units: list[_Unit], words: int) -> list[Section]:
         if sizes[hi] - sizes[lo] <= words:
             found.append(Section(Span(first.start, last.end), first.number, last.last or last.number, place))
             continue
+        number, counted = first.number, first.start
         for span in chunking.split(text[first.start : last.end], words=words, stride=words * 3 // 4):
             inside = Span(first.start + span.start, first.start + span.end)
-            begin, end = (first.number + text.count("\n", first.start, at) for at in (inside.start, inside.end))
-            found.append(Section(inside, begin, end, place))
+            number, counted = number + text.count("\n", counted, inside.start), inside.start
+            end = number + text.count("\n", inside.start, inside.end)
+            found.append(Section(inside, number, end, place))
     return found
 
 
