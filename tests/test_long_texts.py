@@ -46,6 +46,7 @@ PIECES = {
     "dates": "on 3 May ",
     "indents": "  - a\n",
     "headings": "# a\n",
+    "hashes": "# #",
     "underlines": "a\n=\n",
     "fences": "```\n",
     "members": '{"a":1},',

@@ -192,8 +192,14 @@ def test_an_overlong_line_becomes_several_spans_of_the_same_line():
 
     found = sections(text, "a.txt")
 
-    assert lines(found) == [(1, 1), (2, 2), (2, 2), (2, 2), (3, 3)]
-    assert text[found[3].span.start : found[3].span.end].endswith("word399")
+    assert lines(found) == [(1, 2), (2, 2), (2, 2), (3, 3)]  # the first line opens it
+    assert text[found[2].span.start : found[2].span.end].endswith("word399")
+
+
+def test_a_heading_stays_with_a_paragraph_that_is_too_long_alone():
+    found = sections(f"# A\n\n## B\n\n{PROSE}\n\nshort\n", "a.md")
+
+    assert lines(found) == [(1, 5), (5, 5), (5, 5), (7, 7)]
 
 
 def test_a_byte_order_mark_hides_no_heading():

@@ -4,9 +4,9 @@ A text becomes units: lines, JSON members, rows of a table. Each says how deep a
 stretch of units that is too long for one section is cut at its deepest cuts, and their parts are joined again as far as
 they fit; so a definition, a paragraph or a fence stays whole where it can, and the time is linear in the text.
 
-Markdown is read for headings and fences alone: markdown-it takes 5 s for a megabyte of lists, this 0.2 s. Code is read
-by indentation and blank lines, which says the same in nearly every language; the parsers of tree-sitter say more, and
-come as 50 MB of binaries or are fetched when first used.
+Markdown is read for headings and fences alone: markdown-it takes 5 s for a megabyte of lists, this 0.7 s. Code is read
+by indentation and blank lines, which say the same in nearly every language, also where a file is broken; tree-sitter
+says more, with a binary of its own for each language.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ APART, PARAGRAPH, ENTRY, LINE, FENCED_BLANK, FENCED = 10, 20, 22, 25, 90, 91
 CODE, CODE_LEVELS, GLUED = 30, 8, 99
 NO_DEPTH = 99  # of what neither opens nor ends anything
 
-_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?[ \t#]*$")
+_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t](.*))?$")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 _ENTRY = re.compile(r"[ \t]*(?:[-*+•]|\d{1,9}[.)])[ \t]")
 _FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})(.*)$")
@@ -149,7 +149,7 @@ def _markdown(text: str) -> list[_Unit]:
             fence = mark[1]
         elif found := _HEADING.match(line.text):
             titled = True
-            _open(unit, len(found[1]), found[2] or "", keep=cut == GLUED)
+            _open(unit, len(found[1]), (found[2] or "").rstrip(" \t#"), keep=cut == GLUED)
         elif units and (found := _UNDERLINE.match(line.text)) and not line.after_blank and _is_lone(units, line):
             titled, unit.cut = True, GLUED
             above = units[-1]
@@ -290,14 +290,18 @@ def _packed(text: str, units: list[_Unit], words: int) -> list[Section]:
         if sizes[hi] - sizes[lo] <= words:
             found.append(Section(Span(first.start, last.end), first.number, last.last or last.number, place))
             continue
-        for span in chunking.split(text[first.start : first.end], words=words, stride=words * 3 // 4):
+        number, counted = first.number, first.start
+        for span in chunking.split(text[first.start : last.end], words=words, stride=words * 3 // 4):
             inside = Span(first.start + span.start, first.start + span.end)
-            found.append(Section(inside, first.number, first.last or first.number, place))
+            number, counted = number + text.count("\n", counted, inside.start), inside.start
+            end = number + text.count("\n", inside.start, inside.end)
+            found.append(Section(inside, number, end, place))
     return found
 
 
 def _parts(units: Sequence[_Unit], sizes: Sequence[int], lo: int, hi: int, words: int) -> Iterator[tuple[int, int]]:
-    """Yield (from, to) of units that make one section: up to `words` together, or one that is longer alone.
+    """Yield (from, to) of units that make one section: up to `words` together, or one that is longer alone, with what
+    opens it.
 
     Each recursion has no cut as deep as its own, so there are no more of them within each other than kinds of cuts.
     """
@@ -307,7 +311,8 @@ def _parts(units: Sequence[_Unit], sizes: Sequence[int], lo: int, hi: int, words
         return
     deepest = min(unit.cut for unit in units[lo + 1 : hi])
     most = min(words, TOGETHER_WORDS) if deepest < APART else words
-    if sizes[hi] - sizes[lo] <= most:
+    under_heading = deepest == GLUED and sizes[hi - 1] - sizes[lo] <= FEW_WORDS
+    if sizes[hi] - sizes[lo] <= most or under_heading:
         yield lo, hi
         return
     begin = lo
