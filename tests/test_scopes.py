@@ -63,7 +63,7 @@ def test_every_tool_is_refused_without_its_scopes_and_served_with_them(filled: H
     assert set(NEEDED) == set(ARGUMENTS) == {tool.name for tool in TOOLS}
     assert {tool.name: set(tool.scopes) for tool in TOOLS} == NEEDED
     every = sorted(SCOPES)
-    holding: list[set[str]] = [{scope} for scope in every] + [SCOPES - {scope} for scope in every]
+    holding: list[set[str]] = [{scope} for scope in every] + [set(SCOPES - {scope}) for scope in every]
     tried = 0
     for scopes in holding:
         token, _ = make_token(data_dir, "--scopes", ",".join(sorted(scopes)))

@@ -32,7 +32,7 @@ class SessionServer:
         env = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
         command = [sys.executable, str(SERVER), str(self.port), "sessions"]
         self.process = subprocess.Popen(command, env=env | provider.settings())
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + 3 * DEADLINE_S  # it loads everything anew
         while not self._answers():
             assert time.monotonic() < deadline and self.process.poll() is None
             time.sleep(0.1)
