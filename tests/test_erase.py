@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import sqlite3
 import threading
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -24,8 +22,8 @@ MARK, KEPT = "zqxplumbago", "wvkmarigold"
 SPOKEN = "Ünïcødé"  # which JSON may write in another way
 
 
-def erase(data_dir: Path, *arguments: str, status: int = 0, **settings: str) -> Json:
-    ran = run("erase", *arguments, "--yes", "--json", env=environment(data_dir, **settings))
+def erase(data_dir: Path, *arguments: str, status: int = 0, index: Mapping[str, str] | None = None) -> Json:
+    ran = run("erase", *arguments, "--yes", "--json", env=environment(data_dir, **(index or {})))
     assert ran.returncode == status, (ran.stdout, ran.stderr)
     return json.loads(ran.stdout) if ran.stdout else {}
 
@@ -126,7 +124,7 @@ def test_b98_b100_a_namespace_leaves_every_file_while_servers_run_and_the_others
     would = run("erase", "--namespace", "ana", "--dry-run", "--json", env=environment(data_dir))
     assert json.loads(would.stdout)["removed"]["turns"] == 18
     assert left_of(backups)
-    receipt = erase(data_dir, "--namespace", "ana", "--backups", str(backups), **INDEX)
+    receipt = erase(data_dir, "--namespace", "ana", "--backups", str(backups), index=INDEX)
 
     assert left_of(data_dir, backups) == []
     assert left_of(data_dir, backups, mark=f"{SPOKEN} gardener told me") != []  # bo says so, and the receipt tells
@@ -286,16 +284,18 @@ def test_an_erasure_that_is_killed_is_ended_by_the_next_and_never_taken_for_done
     for moment in moments:
         shutil.rmtree(data_dir)
         shutil.copytree(full, data_dir)
-        killed = launch("erase", "--namespace", "default", "--yes", env=environment(data_dir))
-        until(lambda reached=moment, process=killed: process.poll() is not None or reached())
-        os.kill(killed.pid, signal.SIGKILL) if killed.poll() is None else None
-        out, _ = killed.communicate()
-        unfinished = killed.returncode != 0
-        assert not (unfinished and b"found 0" in (out if isinstance(out, bytes) else out.encode()))
+        said = tmp_path / "said"
+        with said.open("w+b") as out:
+            files = dict.fromkeys(("stdin", "stdout", "stderr"), out.fileno())
+            killed = launch("erase", "--namespace", "default", "--yes", env=environment(data_dir), files=files)
+            until(lambda reached=moment, process=killed: process.poll() is not None or reached())
+            killed.kill()
+            unfinished = killed.wait(DEADLINE_S) != 0
+        assert not (unfinished and "found 0" in said.read_text(encoding="utf-8"))
 
-        done = erase(data_dir, "--namespace", "default", status=0) if unfinished else {"found": [], "resumed": True}
-
-        assert (done["found"], done["resumed"]) == ([], True)
+        if unfinished:
+            done = erase(data_dir, "--namespace", "default")
+            assert (done["found"], done["resumed"]) == ([], True)
         assert left_of(data_dir) == []
         assert words_of(data_dir) == []
         assert not journal.exists()
@@ -311,7 +311,7 @@ def test_b99_what_is_added_and_erased_time_and_again_leaves_no_growth(start_stdi
             turns = [{"role": "user", "content": f"{MARK} cycle {cycle} part {part} turn {n} " * 5} for n in range(100)]
             client.call("append_history", thread="busy", turns=turns)
         until(lambda: embedded(data_dir))
-        erase(data_dir, "--thread", "busy", **INDEX)
+        erase(data_dir, "--thread", "busy", index=INDEX)
         sizes.append(sum(path.stat().st_size for path in data_dir.rglob("*") if path.is_file()))
         handles.append(len(list(Path(f"/proc/{client.process.pid}/fd").iterdir())))
 

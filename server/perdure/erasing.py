@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perdure import archive, note_files, notes, rewriting
+from perdure import archive, migrations, note_files, notes, rewriting
 from perdure.archive import DATABASE, MANIFEST
 from perdure.directory import FORMER
 from perdure.disk import sync_folder, working_folder
@@ -197,6 +197,8 @@ def _erase_in_archive(file: Path, scopes: Iterable[Scope], journal: Journal) -> 
     with archive.written(new) as (writer, room):
         content = room / "content"
         manifest = archive.unpack(file, content)
+        if manifest.revision > migrations.HEAD:
+            raise Refused(f"It has schema {manifest.revision}; this program reads up to {migrations.HEAD}.")
         for scope in scopes:
             counts += erase_in_folder(content, scope, journal)
         if not counts and not _holds(file, journal.pieces):

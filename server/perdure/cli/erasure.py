@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,12 +39,12 @@ def erase(
         raise InvalidInput("Give --namespace for all of one, or else --thread, --memory or both.")
     with session(ctx) as (service, caller):
         caller = caller if namespace is None else replace(caller, namespace=namespace)
-        asked = {"threads": thread or (), "ids": memory or (), "backups": backups or ()}
+        erased = partial(service.erase, caller, threads=thread or (), ids=memory or (), backups=backups or ())
         if not dry_run and not yes:
-            _ask(service.erase(caller, **asked, dry_run=True))
+            _ask(erased(dry_run=True))
         if not dry_run:
             dismiss(settings_of(ctx).data_dir)
-        done = service.erase(caller, **asked, dry_run=dry_run)
+        done = erased(dry_run=dry_run)
     show(done, as_json, _show_erased)
     if done.found:
         raise typer.Exit(1)

@@ -309,9 +309,12 @@ class Erasing(WritingBack):
             if folder == directory:
                 with self._core.database.read() as tx:
                     judge.store(tx, folder, hits)
-            else:
+            elif (folder / archive.DATABASE).exists():
                 with closing(archive.open_copy(folder / archive.DATABASE)) as reader:
                     judge.store(reader, folder, hits)
+            else:
+                for path, numbers in hits.items():
+                    judge.other(path, numbers)
         return judge.judged
 
     def _noted_outside(self, namespace: str, journal: Journal) -> list[str]:

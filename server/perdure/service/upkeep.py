@@ -11,6 +11,7 @@ from typing import Any
 
 from perdure import __version__, documents, migrations
 from perdure.embedders import missing_model
+from perdure.erasure_journal import unfinished
 from perdure.errors import Damaged
 from perdure.service import compaction, times
 from perdure.service.tidy import Tidying
@@ -26,6 +27,7 @@ DAMAGED = (
     "the database is damaged, and these cannot be read; the counts shown are of what can be. `perdure doctor` names the"
     " pages; restore a backup"
 )
+ERASING = "an erasure was begun and is not over; run the same `perdure erase` again, with its --backups"
 WAIT_S = 1.0  # of status for the turn of a writer; what one that is well takes is far below
 MODELS = "models"
 UNKNOWN = IndexState(
@@ -87,6 +89,7 @@ class Upkeep(Tidying):
             },
             **({"not_searched": _not_searched(passed)} if (passed := found.get("not searched")) else {}),
             "threads": {"folded": found.get("folded"), "waiting": found.get("waiting"), "hint": found.get("waits")},
+            **({"erasing": ERASING} if unfinished(core.settings.data_dir) else {}),
             "tokens_today": found.get("tokens today"),
             "workers": indexer.workers(state),
             "versions": _versions(found.get("schema")),
