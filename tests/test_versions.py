@@ -132,7 +132,7 @@ def test_of_a_path_so_many_former_versions_are_kept_and_the_others_are_said_to_b
         assert text(client, "other.md", 1) == "v1"
     # v2 is gone from disk, v1 is not: another path has the same bytes.
     assert kept(data_dir) == {digest(f"v{n}") for n in (1, 3, 4, 5)}
-    log = command(data_dir, "files", "log", "a.md")
+    log: list[Json] = json.loads(run("files", "log", "a.md", "--json", env=environment(data_dir)).stdout)
     assert [(each["version"], "pruned_at" in each) for each in log] == [
         (5, False), (4, False), (3, False), (2, True), (1, True),
     ]  # fmt: skip
