@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
