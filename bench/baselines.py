@@ -13,14 +13,13 @@ import bm25s
 import numpy as np
 from numpy.typing import NDArray
 
+from figures import BM25, HALF, MODEL
 from perdure import chunking
 from perdure.embedders import Embedder
 
 Scores = NDArray[np.floating]
 """(messages,), higher is better."""
 
-BM25, MODEL, HALF = "BM25", "model alone", "half-and-half"
-NAMES = (BM25, MODEL, HALF)
 # Without spaces there are no words: pairs of neighbouring characters are the usual stand-in.
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+")
 

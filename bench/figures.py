@@ -6,10 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from baselines import NAMES
-
-PERDURE = "Perdure"
-SYSTEMS = (*NAMES, PERDURE)
+BM25, MODEL, HALF, PERDURE = "BM25", "model alone", "half-and-half", "Perdure"
+SYSTEMS = (BM25, MODEL, HALF, PERDURE)
 ALL = "all"
 
 
