@@ -14,7 +14,8 @@ from perdure.indexer import Indexer
 from perdure.models import Models
 from perdure.service import Core, Service
 from perdure.settings import Settings, record_of
-from perdure.store import Database, FairLock
+from perdure.store import Database, FairLock, files
+from perdure.volumes import Volume, Volumes, VolumeWorkspace, read_settings
 from perdure.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def open_service(settings: Settings) -> Generator[Service]:
 
 @contextlib.contextmanager
 def _serving(database: Database, settings: Settings) -> Generator[Service]:
-    directory = settings.data_dir
+    directory, volumes = settings.data_dir, read_settings(settings)
     models = Models(directory, settings.embedder)
     index = _indexes(database, settings)
     indexer = Indexer(
@@ -44,7 +45,15 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
     )
     pool = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed")
     service = Service(
-        Core(database, indexer, settings, _workspaces(database), FairLock(directory / "files.lock"), pool)
+        Core(
+            database,
+            indexer,
+            settings,
+            _workspaces(database, volumes),
+            FairLock(directory / "files.lock"),
+            pool,
+            volumes,
+        )
     )
     indexer.start()
     try:
@@ -69,8 +78,8 @@ def _indexes(database: Database, settings: Settings) -> Indexes | None:
     return Indexes(database, client_of, deadline_s=settings.index.deadline_s)
 
 
-def _workspaces(database: Database) -> Callable[[str], Workspace]:
-    """Return a function that gives the workspace of a namespace, opened once."""
+def _workspaces(database: Database, volumes: Volumes) -> Callable[[str], Workspace]:
+    """Return a function that gives the workspace of a namespace or of a volume's space, opened once."""
     opened: dict[str, Workspace] = {}
     lock = threading.Lock()
 
@@ -78,7 +87,20 @@ def _workspaces(database: Database) -> Callable[[str], Workspace]:
         with lock:
             if namespace not in opened:
                 database.check_place()  # a workspace beneath a directory that is not there would make it anew
-                opened[namespace] = Workspace(database.path.parent / "workspace" / namespace)
+                if (volume := volumes.by_space(namespace)) is not None:
+                    opened[namespace] = open_volume(database, volume)
+                else:
+                    opened[namespace] = Workspace(database.path.parent / "workspace" / namespace)
             return opened[namespace]
 
     return workspace_of
+
+
+def open_volume(database: Database, volume: Volume) -> Workspace:
+    """Return the files of a volume. Raises Unavailable while it is away."""
+
+    def knows_files() -> bool:
+        with database.read() as tx:
+            return files.any_placed(tx, volume.space)
+
+    return VolumeWorkspace(database.path.parent / "workspace" / volume.space, volume, knows_files)

@@ -49,6 +49,9 @@ MAX_NOTES_BYTES = 1024 * 1024  # of a file that is read into memories
 MAX_STATEMENTS = 3_000  # of one such file
 MAX_INDEXED_FILE_BYTES = 4 * 1024 * 1024  # larger files are kept and read, but recall does not search them
 
+VOLUME_SPACE = "volume."  # before the name of a volume: what its rows stand under, and no namespace can be called
+EVERY_NAMESPACE = "*"
+
 SCOPES = frozenset({"memory:read", "memory:write", "files:read", "files:write", "history:read", "admin"})
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from perdure.embedders import Matrix, Vector
 from perdure.indexer import Indexer
 from perdure.settings import Settings
 from perdure.store import Database, FairLock, Reader, passages, vectors
+from perdure.types import Principal
+from perdure.volumes import Volumes
 from perdure.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -31,13 +33,23 @@ class Core:
     indexer: Indexer
     settings: Settings
     workspace_of: Callable[[str], Workspace]
+    """Of a namespace, or of the space of a volume."""
     files_lock: FairLock
     pool: ThreadPoolExecutor
+    volumes: Volumes
     samples: Samples = field(default_factory=lambda: Samples())
     tails: Tails = field(default_factory=lambda: Tails())
     pace: Pace = field(default_factory=lambda: Pace())
     stopping: threading.Event = field(default_factory=threading.Event)
     background: Background = field(default_factory=lambda: Background())
+
+    def owner(self, caller: Principal, path: str, *, writes: bool = False) -> Principal:
+        """Return the caller as whose the rows and bytes of a file are: those of a volume's files are the volume's.
+
+        Raises Refused for a folder where a volume is, and with `writes` for a file of a read-only volume.
+        """
+        space = self.volumes.space_of(caller.namespace, path, writes=writes)
+        return caller if space == caller.namespace else replace(caller, namespace=space)
 
 
 class Samples:

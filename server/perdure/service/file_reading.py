@@ -48,14 +48,15 @@ class FileReading(FileListing):
         """
         caller.require("files:read")
         path = paths.normalize(path)
-        workspace = self._core.workspace_of(caller.namespace)
+        owner = self._core.owner(caller, path)
+        workspace = self._core.workspace_of(owner.namespace)
         damaged: tuple[str, ...] = ()
         try:
             with self._core.database.read() as tx:
-                present = present_of(tx, workspace, caller.namespace, path)
+                present = present_of(tx, workspace, owner.namespace, path)
                 shown = present.version if version is None else version
                 former = shown != present.version or present.unplaced or not (version is None or present.is_there)
-                digest = files.digest_of(tx, caller.namespace, path, shown) if former else None
+                digest = files.digest_of(tx, owner.namespace, path, shown) if former else None
         except Damaged:
             if version is not None:
                 raise
@@ -92,16 +93,18 @@ class FileReading(FileListing):
     def file_bytes(self, caller: Principal, path: str, version: int | None = None) -> bytes:
         """Return the bytes of the file, or of one of its versions, as they are. Raises NotFound, Refused."""
         caller.require("files:read")
-        return self._bytes_of(caller.namespace, paths.normalize(path), version)[1]
+        path = paths.normalize(path)
+        return self._bytes_of(self._core.owner(caller, path).namespace, path, version)[1]
 
     def file_log(self, caller: Principal, path: str) -> tuple[FileEvent, ...]:
         """Return what made each version of a file, and its deletions, the newest first. Raises NotFound."""
         caller.require("files:read")
         path = paths.normalize(path)
-        workspace = self._core.workspace_of(caller.namespace)
+        owner = self._core.owner(caller, path)
+        workspace = self._core.workspace_of(owner.namespace)
         with self._core.database.read() as tx:
-            present = present_of(tx, workspace, caller.namespace, path)
-            events = files.events(tx, caller.namespace, path)
+            present = present_of(tx, workspace, owner.namespace, path)
+            events = files.events(tx, owner.namespace, path)
         if present.external and present.on_disk is not None:
             at = times.store(present.on_disk.modified)
             what = "not kept yet: the next write keeps it"
@@ -122,9 +125,10 @@ class FileReading(FileListing):
         """
         caller.require("files:read")
         path = paths.normalize(path)
-        after, new = self._bytes_of(caller.namespace, path, second)
+        space = self._core.owner(caller, path).namespace
+        after, new = self._bytes_of(space, path, second)
         before = after - 1 if first is None else first
-        old = self._bytes_of(caller.namespace, path, before)[1] if before else b""
+        old = self._bytes_of(space, path, before)[1] if before else b""
         texts = [text_of(path, data) for data in (old, new)]
         return difference(path, *texts, versions=(before or None, after), max_chars=max_chars)
 

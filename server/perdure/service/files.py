@@ -71,7 +71,8 @@ class Files(FileReading):
             raise InvalidInput(
                 f"content is {len(new)} bytes; the limit is {MAX_WRITE_BYTES}. Write the rest with mode append."
             )
-        workspace = self._core.workspace_of(caller.namespace)
+        owner = self._core.owner(caller, path, writes=True)
+        workspace = self._core.workspace_of(owner.namespace)
         digest = hashlib.sha256(new).hexdigest()
         once = Once(caller.namespace, idempotency_key, "write_file", path, digest, how, expected_version)
         self._core.database.check_writable()  # before the lock, which would be made anew where the directory is gone
@@ -79,8 +80,8 @@ class Files(FileReading):
             with self._core.database.read() as tx:
                 if (earlier := once.first(tx)) is not None:
                     return FileReceipt(**earlier)
-            present = self._settled(workspace, caller.namespace, path)
-            self._expect(workspace, caller.namespace, path, present, expected_version)
+            present = self._settled(workspace, owner.namespace, path)
+            self._expect(workspace, owner.namespace, path, present, expected_version)
             if how == "create" and present.on_disk is not None:
                 raise Refused(
                     f"{path} exists ({present.on_disk.bytes} bytes, version {present.version})."
@@ -88,7 +89,7 @@ class Files(FileReading):
                 )
             data = workspace.read(path) + new if how == "append" and present.on_disk is not None else new
             receipt = FileReceipt(path, present.version + 1, len(data), created=present.on_disk is None)
-            self._put(caller, workspace, path, present, data, lambda tx: once.keep(tx, receipt, times.now()))
+            self._put(owner, workspace, path, present, data, lambda tx: once.keep(tx, receipt, times.now()))
         self._core.indexer.wake()
         return replace(receipt, note=seen_in(content))
 
@@ -114,23 +115,24 @@ class Files(FileReading):
         for n, edit in enumerate(edits):
             checks.storable(edit.old, f"edits[{n}].old")
             checks.storable(edit.new, f"edits[{n}].new")
-        workspace = self._core.workspace_of(caller.namespace)
+        owner = self._core.owner(caller, path, writes=True)
+        workspace = self._core.workspace_of(owner.namespace)
         digest = hashlib.sha256(repr([(edit.old, edit.new) for edit in edits]).encode()).hexdigest()
         once = Once(caller.namespace, idempotency_key, "edit_file", path, digest, expected_version)
         if dry_run:
             with self._core.database.read() as tx:
-                present = present_of(tx, workspace, caller.namespace, path)
-            self._expect(workspace, caller.namespace, path, present, expected_version)
-            return self._edited(caller.namespace, path, present, edits, dry_run=True)[0]
+                present = present_of(tx, workspace, owner.namespace, path)
+            self._expect(workspace, owner.namespace, path, present, expected_version)
+            return self._edited(owner.namespace, path, present, edits, dry_run=True)[0]
         self._core.database.check_writable()
         with self._core.files_lock.held():
             with self._core.database.read() as tx:
                 if (earlier := once.first(tx)) is not None:
                     return FileEdited(**earlier)
-            present = self._settled(workspace, caller.namespace, path)
-            self._expect(workspace, caller.namespace, path, present, expected_version)
-            receipt, data = self._edited(caller.namespace, path, present, edits)
-            self._put(caller, workspace, path, present, data, lambda tx: once.keep(tx, receipt, times.now()))
+            present = self._settled(workspace, owner.namespace, path)
+            self._expect(workspace, owner.namespace, path, present, expected_version)
+            receipt, data = self._edited(owner.namespace, path, present, edits)
+            self._put(owner, workspace, path, present, data, lambda tx: once.keep(tx, receipt, times.now()))
         self._core.indexer.wake()
         return replace(receipt, note=seen_in("\n".join(edit.new for edit in edits)))
 
@@ -170,21 +172,23 @@ class Files(FileReading):
         target = paths.normalize(move_to) if move_to is not None else None
         if target == path:
             raise InvalidInput(f"move_to is {path!r}, where the file is already. Choose another path.")
-        workspace = self._core.workspace_of(caller.namespace)
+        owner = self._core.owner(caller, path, writes=True)
+        workspace = self._core.workspace_of(owner.namespace)
+        taker = self._core.owner(caller, target, writes=True) if target is not None else owner
         once = Once(caller.namespace, idempotency_key, "delete_file", path, target, expected_version)
         self._core.database.check_writable()
         with self._core.files_lock.held():
             with self._core.database.read() as tx:
                 if (earlier := once.first(tx)) is not None:
                     return FileDeleted(**earlier)
-            present = self._settled(workspace, caller.namespace, path)
+            present = self._settled(workspace, owner.namespace, path)
             if present.on_disk is None:
                 raise missing(path, present)
-            self._expect(workspace, caller.namespace, path, present, expected_version)
+            self._expect(workspace, owner.namespace, path, present, expected_version)
             if target is not None:
-                receipt = self._move(caller, workspace, path, present, target, once)
+                receipt = self._move(owner, path, present, taker, target, once)
             else:
-                receipt = self._delete(caller, workspace, path, present, once)
+                receipt = self._delete(owner, workspace, path, present, once)
         self._core.indexer.wake()
         return receipt
 
@@ -192,16 +196,17 @@ class Files(FileReading):
         """Make the bytes of a former version the present ones, as a new version. Raises NotFound, InvalidInput."""
         caller.require("files:write")
         path = paths.normalize(path)
-        workspace = self._core.workspace_of(caller.namespace)
+        owner = self._core.owner(caller, path, writes=True)
+        workspace = self._core.workspace_of(owner.namespace)
         self._core.database.check_writable()
         with self._core.files_lock.held():
-            present = self._settled(workspace, caller.namespace, path)
-            data = self._bytes_of(caller.namespace, path, version)[1]
+            present = self._settled(workspace, owner.namespace, path)
+            data = self._bytes_of(owner.namespace, path, version)[1]
             if present.on_disk is not None and hashlib.sha256(data).hexdigest() == present.sha256:
                 raise InvalidInput(f"{path} is as it was in version {version} already; nothing was written.")
             receipt = FileReceipt(path, present.version + 1, len(data), created=present.on_disk is None)
             about = f"restored from version {version}"
-            self._put(caller, workspace, path, present, data, lambda _: None, about=about)
+            self._put(owner, workspace, path, present, data, lambda _: None, about=about)
         self._core.indexer.wake()
         return receipt
 
@@ -277,32 +282,35 @@ class Files(FileReading):
         return receipt
 
     def _move(
-        self, caller: Principal, workspace: Workspace, path: str, present: Present, target: str, once: Once
+        self, owner: Principal, path: str, present: Present, taker: Principal, target: str, once: Once
     ) -> FileDeleted:
-        before = self._settled(workspace, caller.namespace, target)
+        """Move a file; `taker` owns it at its new path, which may be in a volume, or out of one."""
+        source, sink = (self._core.workspace_of(each.namespace) for each in (owner, taker))
+        before = self._settled(sink, taker.namespace, target)
         if before.on_disk is not None:
             raise Refused(
                 f"{target} exists ({before.on_disk.bytes} bytes, version {before.version}); nothing was moved. "
                 "Choose another path, or delete that file first."
             )
-        data, version = workspace.read(path), before.version + 1
-        there = self._keep_external(workspace, path, present)
+        data, version = source.read(path), before.version + 1
+        there = self._keep_external(source, path, present)
         receipt = FileDeleted(target, version, moved_from=path)
-        mode = present.on_disk.mode if present.on_disk is not None else 0o600
-        with workspace.removing(path) as remove, workspace.replacing(target, data, mode=mode) as put:
-            _still(workspace, path, present)
-            workspace.keep(target, files.kept_as(version, hashlib.sha256(data).hexdigest()), data)
+        stays = owner.namespace == taker.namespace
+        mode = present.on_disk.mode if present.on_disk is not None and stays else None
+        left, came = _move_told(path, present.version, target, stays=stays)
+        with source.removing(path) as remove, sink.replacing(target, data, mode=mode) as put:
+            _still(source, path, present)
+            sink.keep(target, files.kept_as(version, hashlib.sha256(data).hexdigest()), data)
             with self._core.database.write() as tx:
                 if there is not None:
-                    self._record(tx, caller, path, there, present.version, "external_change")
-                self._record_removal(tx, caller, path, present.version, f"moved to {target}")
-                about = f"moved from {path} (its version {present.version})"
-                self._record(tx, caller, target, data, version, "move_file", about)
+                    self._record(tx, owner, path, there, present.version, "external_change")
+                self._record_removal(tx, owner, path, present.version, left)
+                self._record(tx, taker, target, data, version, "move_file", came)
                 once.keep(tx, receipt, times.now())
             try:
-                self._place(workspace, caller.namespace, target, version, put)
+                self._place(sink, taker.namespace, target, version, put)
             finally:
-                self._take_away(caller.namespace, path, present.version, remove)
+                self._take_away(owner.namespace, path, present.version, remove)
         return receipt
 
     def _keep_external(self, workspace: Workspace, path: str, present: Present) -> bytes | None:
@@ -385,6 +393,16 @@ def _still(workspace: Workspace, path: str, present: Present) -> None:
     """
     if stat_of(workspace, path) != present.on_disk:
         raise Conflict(f"Somebody else changed {path} on disk just now; nothing was written. Read it again.")
+
+
+def _move_told(path: str, version: int, target: str, *, stays: bool) -> tuple[str, str]:
+    """Return what history says of a move at the old path and at the new one.
+
+    What is not among the same files is not named: who has the one volume may not have the other, or the workspace.
+    """
+    if stays:
+        return f"moved to {target}", f"moved from {path} (its version {version})"
+    return "moved elsewhere, out of these files", "moved here, from outside these files"
 
 
 def _append(tx: Session, caller: Principal, kind: str, path: str, version: int, about: str, now: str) -> int:

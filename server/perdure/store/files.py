@@ -81,6 +81,12 @@ def note_placed(tx: Session, namespace: str, path: str, mtime_us: int) -> None:
     row.mtime_us = mtime_us
 
 
+def any_placed(reader: Reader, namespace: str) -> bool:
+    """Return whether there is a file whose bytes were seen in their place and not deleted through Perdure."""
+    statement = "SELECT 1 FROM file WHERE namespace = ? AND mtime_us > 0 LIMIT 1"
+    return reader.execute(statement, (namespace,)).fetchone() is not None
+
+
 def last(reader: Reader, namespace: str) -> dict[str, StoredFile]:
     """Return the last version of every path, of those that were deleted too."""
     rows = reader.execute("SELECT path, version, bytes, sha256, mtime_us FROM file WHERE namespace = ?", (namespace,))
