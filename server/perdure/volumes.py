@@ -74,11 +74,6 @@ class VolumeWorkspace(Workspace):
             self.new_file, self.new_folder = mode & 0o666, mode & 0o777
             super().__init__(root, ignore_case=_ignores_case(top))
 
-    def check(self) -> None:
-        """Raise Unavailable while the volume is away."""
-        with self._opened_volume():
-            return
-
     @contextmanager
     def replacing(self, path: str, data: bytes, *, mode: int | None = None) -> Generator[Callable[[], bool]]:
         self._volume.refuse_write(path)

@@ -10,17 +10,17 @@ from perdure.service.extraction import Extracting
 from perdure.service.history import History
 from perdure.service.importing import Importing
 from perdure.service.inspection import Inspecting
-from perdure.service.noticing import Noticing
+from perdure.service.mounting import Mounting
 from perdure.service.state import State
 from perdure.service.writing_back import WritingBack
 
 
 class Service(
-    Noticing, WritingBack, Extracting, Inspecting, Evaluating, Contexts, History, State, Exporting, Importing
+    Mounting, WritingBack, Extracting, Inspecting, Evaluating, Contexts, History, State, Exporting, Importing
 ):
     """Memories, history and files of every namespace in one data directory. Safe to call from many threads.
 
-    Files and upkeep come with Noticing, which follows both of them.
+    Files and upkeep come with Mounting, which follows both of them.
     """
 
 
