@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 from contextlib import suppress
@@ -97,19 +98,23 @@ class Mounting(Noticing):
             return running
 
     def _look_at_volumes(self) -> float:
-        """Look at every volume, and return how many seconds that took."""
-        begun = time.monotonic()
+        """Look at every volume, and return how many seconds were for the looking, and not for what was found."""
+        took = 0.0
         for volume in self._core.volumes.all():
             try:
-                self._look_at_volume(volume)
+                begun = time.monotonic()
+                due = self._due(volume)
+                took += time.monotonic() - begun
+                self._take_in(volume, due)
             except Unavailable as exc:  # recall and list_files say so; none of its files is taken for deleted
                 log.info("%s", exc)
             except Exception:  # nobody waits for this, who would see it
                 log.exception("%s was not looked at", volume.label)
         self._looked_once = True
-        return time.monotonic() - begun
+        return took
 
-    def _look_at_volume(self, volume: Volume) -> None:
+    def _due(self, volume: Volume) -> list[str]:
+        """Return the paths of files that are new, changed or gone."""
         workspace = self._core.workspace_of(volume.space)
         with self._core.database.read() as tx:
             known = files.last(tx, volume.space)
@@ -129,6 +134,9 @@ class Mounting(Noticing):
                 due.append(stat.path)
         with self._core.database.read() as tx:
             due += [path for path in known if path not in seen and passages.any_of(tx, volume.space, "file", path)]
+        return due
+
+    def _take_in(self, volume: Volume, due: Sequence[str]) -> None:
         for path in due:
             if self._core.stopping.is_set():
                 return
