@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import time
 from collections import Counter
@@ -94,6 +95,14 @@ class FileListing(Part):
         if stopped:
             notes.append(f"stopped after {SEARCH_S:.0f} s; the cursor goes on")
         return FilePage(tuple(page), last or None, tuple(notes))
+
+    def list_mark(self, caller: Principal) -> str:
+        """Return what differs once there are other files than now, by their paths."""
+        caller.require("files:read")
+        digest = hashlib.sha256()
+        for stat, _ in self._found(caller, _Sought("", "", None, lambda _: True)):
+            digest.update(f"{stat.path}\n".encode())
+        return digest.hexdigest()
 
     def _info(
         self, reader: Reader, caller: Principal, stat: FileStat, row: files.StoredFile | None, lines: Found | None

@@ -20,6 +20,7 @@ from perdure.types import (
     MAX_EDITED_BYTES,
     MAX_IMAGE_BYTES,
     MAX_RESULT,
+    MAX_WHOLE_TEXT_BYTES,
     FileEvent,
     FileText,
     Principal,
@@ -96,6 +97,38 @@ class FileReading(FileListing):
         path = paths.normalize(path)
         return self._bytes_of(self._core.owner(caller, path).namespace, path, version)[1]
 
+    def whole_file(self, caller: Principal, path: str) -> tuple[str, str | bytes]:
+        """Return (MIME type, text or bytes) of a file as it is now, whole. Raises NotFound, Refused.
+
+        Raises InvalidInput for one that is larger than one answer may be: a text of 1 MiB, other bytes as read_file.
+        """
+        caller.require("files:read")
+        path = paths.normalize(path)
+        space = self._core.owner(caller, path).namespace
+        with self._core.database.read() as tx:
+            present = present_of(tx, self._core.workspace_of(space), space, path)
+        if present.on_disk is not None and present.on_disk.bytes > MAX_IMAGE_BYTES:
+            raise _too_large(path, present.on_disk.bytes, "a file", MAX_IMAGE_BYTES)
+        data = self._bytes_of(space, path, None)[1]
+        mime_type = _mime_type(data[:HEAD_BYTES], path)
+        try:
+            text = data.decode() if mime_type is None else None
+        except UnicodeDecodeError:
+            text = None
+        if text is None:
+            mime_type = mime_type or "application/octet-stream"
+            limit = MAX_IMAGE_BYTES if mime_type.startswith("image/") else MAX_BINARY_BYTES
+        else:
+            mime_type, limit = mimetypes.guess_type(path)[0] or "text/plain", MAX_WHOLE_TEXT_BYTES
+        if len(data) > limit:
+            raise _too_large(path, len(data), mime_type, limit)
+        return mime_type, data if text is None else text
+
+    def file_mark(self, caller: Principal, path: str) -> object:
+        """Return what differs once the file is another, None where there is none. Raises Refused, Unavailable."""
+        caller.require("files:read")
+        return stat_of(self._core.workspace_of(self._core.owner(caller, path).namespace), path)
+
     def file_log(self, caller: Principal, path: str) -> tuple[FileEvent, ...]:
         """Return what made each version of a file, and its deletions, the newest first. Raises NotFound."""
         caller.require("files:read")
@@ -160,6 +193,12 @@ class FileReading(FileListing):
             return ""
         versions = (version, present.version)
         return "\n" + difference(path, old, new, versions=versions, max_chars=SHORT_DIFF, context=1)
+
+
+def _too_large(path: str, size: int, what: str, limit: int) -> InvalidInput:
+    return InvalidInput(
+        f"{path} is {size} bytes; of {what} a resource holds up to {limit}. read_file gives a text in parts."
+    )
 
 
 SHORT_DIFF = 1_500  # characters of a difference within a refusal
