@@ -61,7 +61,13 @@ def done(client: StdioClient, tool: str, **arguments: object) -> Json:
 
 def recalled(client: StdioClient, query: str) -> list[str]:
     """Return the paths of all files that recall finds, the best first: of a small store, every one."""
-    return [hit["path"] for hit in done(client, "recall", query=query)["structuredContent"]["hits"]]
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        found = done(client, "recall", query=query)["structuredContent"]
+        if not any("still being read" in each for each in found.get("degraded", [])):
+            return [hit["path"] for hit in found["hits"]]
+        time.sleep(0.05)
+        assert time.monotonic() < deadline, found
 
 
 def test_a_volume_is_listed_found_searched_and_recalled_as_part_of_one_tree(connect: Connect, handbook: Path) -> None:
@@ -302,6 +308,17 @@ def test_a_volume_that_cannot_be_is_refused_at_start(
 
     assert ran.returncode == 2, ran
     assert "volumes" in ran.stderr and said.format(tmp=tmp_path) in ran.stderr, ran.stderr
+
+
+def test_the_settings_in_force_are_printed_with_volumes_as_settings(
+    data_dir: Path, handbook: Path, tmp_path: Path
+) -> None:
+    mounted = volume(handbook, mode="rw", namespaces=["alice"], mount="team/book")
+    printed = run("config", env=environment(data_dir, **mounted)).stdout
+    (tmp_path / "printed.toml").write_text(printed, encoding="utf-8")
+
+    again = run("--config", str(tmp_path / "printed.toml"), "config", env=environment(data_dir))
+    assert again.stdout == printed and 'mount" = "team/book"' in printed
 
 
 def test_volumes_that_lie_in_one_another_are_refused(data_dir: Path, handbook: Path) -> None:
