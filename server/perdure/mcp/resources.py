@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from urllib.parse import quote, unquote_to_bytes
@@ -87,7 +87,7 @@ def read(service: Service, caller: Principal, uri: str) -> Content:
 def page_of_files(service: Service, caller: Principal, cursor: str | None) -> tuple[tuple[FileInfo, ...], str | None]:
     """Return files by path, and the cursor of the next page. Raises InvalidInput for one that none of ours is."""
     try:
-        after = urlsafe_b64decode(cursor).decode() if cursor else None
+        after = paths.normalize(b64decode(cursor, b"-_", validate=True).decode()) if cursor else None
         page = service.list_files(caller, limit=PAGE, cursor=after)
     except (ValueError, PerdureError) as exc:
         if cursor is None:

@@ -182,7 +182,7 @@ class Subscriptions:
                     await session.send_resource_list_changed()
 
             tasks: TaskGroup = ctx.lifespan_context
-            tasks.start_soon(self._connection.run, tell)
+            tasks.start_soon(_apart, self._connection, tell)
         return self._connection
 
     def _needed(self) -> Service:
@@ -200,6 +200,14 @@ class Subscriptions:
             yield
         finally:
             self._streams -= 1
+
+
+async def _apart(watch: Watch, tell: Tell) -> None:
+    """Follow changes; a failure ends that, and not the server it runs beside."""
+    try:
+        await watch.run(tell)
+    except Exception:  # nobody waits for this, who would see it
+        log.exception("the client is told of no more changes")
 
 
 def _check_number(count: int) -> None:
