@@ -230,6 +230,23 @@ def test_what_changes_in_a_volume_from_outside_is_a_version_and_is_recalled(conn
     assert "petrel" in former["content"][0]["text"]
 
 
+def test_a_volume_that_is_emptied_bit_by_bit_can_still_be_written(connect: Connect, handbook: Path) -> None:
+    client = connect(**volume(handbook, mode="rw"))
+    assert len(recalled(client, "petrel")) == 2
+    (handbook / "intro.md").unlink()
+    deadline = time.monotonic() + DEADLINE_S
+    while len(recalled(client, "petrel")) > 1:
+        time.sleep(0.05)
+        assert time.monotonic() < deadline, "the file that is gone is still found"
+    done(client, "delete_file", path="shared/handbook/rules/leave.md")
+    deadline = time.monotonic() + DEADLINE_S
+    while client.call("write_file", path="shared/handbook/new.md", content="anew")["isError"]:
+        time.sleep(0.05)
+        assert time.monotonic() < deadline, "the volume is taken for one that is away"
+
+    assert [each.name for each in handbook.iterdir()] == ["new.md"]
+
+
 @pytest.mark.parametrize("how", ["gone", "empty"])
 def test_a_volume_that_is_away_is_named_and_nothing_is_taken_for_deleted(
     connect: Connect, handbook: Path, how: str

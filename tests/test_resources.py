@@ -267,3 +267,16 @@ def test_a_stream_over_http_tells_of_a_change_and_is_freed_when_the_client_goes(
     assert message["method"] == UPDATED and message["params"]["uri"] == "perdure://files/a.md"
     connection.close()
     response.close()
+
+
+def test_a_client_of_the_handshake_era_over_http_is_promised_no_notice(http_server: HttpServer) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", http_server.port, timeout=DEADLINE_S)
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client})
+    headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    connection.request("POST", "/mcp", body, headers)
+    text = connection.getresponse().read().decode()
+    connection.close()
+
+    (data,) = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")] or [text]
+    assert json.loads(data)["result"]["capabilities"]["resources"] == {"subscribe": False, "listChanged": False}

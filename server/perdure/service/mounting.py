@@ -14,8 +14,8 @@ from dataclasses import replace
 from perdure.errors import PerdureError, Unavailable
 from perdure.service.core import Core
 from perdure.service.noticing import CHANGED, Noticing
-from perdure.service.present import is_as_written, mtime_us
-from perdure.store import files, passages
+from perdure.service.present import is_as_written, mtime_us, stat_of
+from perdure.store import files
 from perdure.types import MAX_INDEXED_FILE_BYTES, Asking, Principal, Recall
 from perdure.volumes import Volume
 from perdure.workspace import FileStat, Workspace
@@ -103,9 +103,11 @@ class Mounting(Noticing):
         for volume in self._core.volumes.all():
             try:
                 begun = time.monotonic()
-                due = self._due(volume)
+                due, unseen = self._due(volume)
                 took += time.monotonic() - begun
                 self._take_in(volume, due)
+                self._take_in(volume, unseen)
+                self._note_gone(volume, unseen)
             except Unavailable as exc:  # recall and list_files say so; none of its files is taken for deleted
                 log.info("%s", exc)
             except Exception:  # nobody waits for this, who would see it
@@ -113,8 +115,8 @@ class Mounting(Noticing):
         self._looked_once = True
         return took
 
-    def _due(self, volume: Volume) -> list[str]:
-        """Return the paths of files that are new, changed or gone."""
+    def _due(self, volume: Volume) -> tuple[list[str], list[str]]:
+        """Return the paths of files that are new or changed, and of those that the walk did not see."""
         workspace = self._core.workspace_of(volume.space)
         with self._core.database.read() as tx:
             known = files.last(tx, volume.space)
@@ -132,9 +134,7 @@ class Mounting(Noticing):
                     due.append(stat.path)
             elif file.mtime_us != 0 and not is_as_written(file, stat):
                 due.append(stat.path)
-        with self._core.database.read() as tx:
-            due += [path for path in known if path not in seen and passages.any_of(tx, volume.space, "file", path)]
-        return due
+        return due, [path for path, file in known.items() if path not in seen and file.mtime_us > 0]
 
     def _take_in(self, volume: Volume, due: Sequence[str]) -> None:
         for path in due:
@@ -148,6 +148,15 @@ class Mounting(Noticing):
                 raise
             except PerdureError as exc:  # one that cannot be kept holds up no other
                 log.warning("a file of %s is indexed later: %s", volume.label, exc)
+
+    def _note_gone(self, volume: Volume, paths: Sequence[str]) -> None:
+        """Note which files are gone, so that a directory emptied bit by bit is not taken for one that is away."""
+        workspace = self._core.workspace_of(volume.space)
+        for path in paths:
+            with self._core.files_lock.held():
+                if stat_of(workspace, path) is None:
+                    with self._core.database.write_derived() as tx:
+                        files.note_placed(tx, volume.space, path, files.REMOVED)
 
     def _may_be_text(self, workspace: Workspace, stat: FileStat) -> bool:
         """Say whether recall would search the file, as far as its size and its first bytes tell."""
