@@ -146,7 +146,7 @@ class Subscriptions:
                     tasks.start_soon(watch.run, bus.publish)
                 result = await serve(ctx, params.model_copy(update={"notifications": honored}))
                 tasks.cancel_scope.cancel()
-        return result
+                return result
 
     async def subscribe(self, ctx: Context, params: wire.SubscribeRequestParams) -> wire.EmptyResult:
         if not resources.names_file(params.uri):
