@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, run
+from test_noticing import status, wait_for
 
 Connect = Callable[..., StdioClient]
 
@@ -232,7 +233,7 @@ def test_what_changes_in_a_volume_from_outside_is_a_version_and_is_recalled(conn
 
 def test_a_volume_that_is_emptied_bit_by_bit_can_still_be_written(connect: Connect, handbook: Path) -> None:
     client = connect(**volume(handbook, mode="rw"))
-    assert len(recalled(client, "petrel")) == 2
+    wait_for(lambda: len(recalled(client, "petrel")) == 2)  # the one by its meaning, once that is embedded
     (handbook / "intro.md").unlink()
     deadline = time.monotonic() + DEADLINE_S
     while len(recalled(client, "petrel")) > 1:
@@ -387,3 +388,112 @@ def test_status_and_doctor_tell_of_volumes(data_dir: Path, handbook: Path) -> No
     assert f"there is no directory {handbook}" in status["handbook"]["trouble"]
     findings = json.loads(run("doctor", "--json", env=env).stdout)["findings"]
     assert [each["level"] for each in findings if each["check"] == "volumes"] == ["warning"]
+
+
+def test_what_the_settings_hide_is_hidden_in_volumes_and_among_resources(connect: Connect, handbook: Path) -> None:
+    (handbook / ".env").write_text("PASSWORD=quokka\n", encoding="utf-8")
+    (handbook / "rules" / "server.pem").write_text("quokka\n", encoding="utf-8")
+    client = connect(**volume(handbook, mode="rw"))
+
+    paths, text = listed(client, path="shared/handbook")
+    assert paths == ["shared/handbook/intro.md", "shared/handbook/rules/leave.md"]
+    assert "hidden by the settings 2" in text
+    path = "shared/handbook/rules/server.pem"
+    for tool, more in (("read_file", {}), ("write_file", {"content": "x"}), ("delete_file", {})):
+        assert "is hidden by the settings" in refused(client, tool, path=path, **more)
+    moved = refused(client, "delete_file", path="shared/handbook/intro.md", move_to=path)
+    assert "is hidden by the settings" in moved and (handbook / "intro.md").exists()
+    names = [each["name"] for each in client.request("resources/list")["result"]["resources"]]
+    assert paths[0] in names and not any("pem" in name or ".env" in name for name in names)
+    error = client.request("resources/read", {"uri": f"perdure://files/{path}"})["error"]
+    assert "is hidden by the settings" in error["message"] and "quokka" not in error["message"]
+    assert path not in recalled(client, "quokka")
+    assert (handbook / "rules" / "server.pem").read_text(encoding="utf-8") == "quokka\n"
+
+
+def test_a_volume_keeps_its_versions_by_content_within_the_limits(
+    connect: Connect, handbook: Path, data_dir: Path
+) -> None:
+    client = connect(PERDURE_FILES__KEEP_VERSIONS="1", **volume(handbook, mode="rw"))
+    path = "shared/handbook/log.md"
+    for n in range(1, 5):
+        done(client, "write_file", path=path, content=f"entry {n}")
+
+    assert "Version 2 of shared/handbook/log.md was pruned" in refused(client, "read_file", path=path, version=2)
+    assert done(client, "read_file", path=path, version=3)["content"][0]["text"] == "entry 3"
+    kept = data_dir / "workspace" / "volume.handbook" / "versions" / "sha256"
+    texts = {each.read_text(encoding="utf-8") for each in kept.glob("?/*")}
+    assert {text for text in texts if text.startswith("entry")} == {"entry 3", "entry 4"}
+
+
+def test_tidying_prunes_the_versions_of_volumes_too(connect: Connect, handbook: Path, data_dir: Path) -> None:
+    mounted, path = volume(handbook, mode="rw"), "shared/handbook/log.md"
+    client = connect(**mounted)
+    for n in range(1, 5):
+        done(client, "write_file", path=path, content=f"entry {n}")
+    client.end_input()
+    env = environment(data_dir, PERDURE_FILES__KEEP_VERSIONS="1", **mounted)
+    tidied = json.loads(run("tidy", "--json", env=env).stdout)
+
+    assert [(each["path"], each["version"]) for each in tidied["versions"]] == [(path, 1), (path, 2)]
+    kept = data_dir / "workspace" / "volume.handbook" / "versions" / "sha256"
+    assert "entry 1" not in {each.read_text(encoding="utf-8") for each in kept.glob("?/*")}
+
+
+def test_the_files_of_a_volume_count_for_no_namespace_until_they_are_moved_there(
+    connect: Connect, handbook: Path
+) -> None:
+    client = connect(PERDURE_FILES__MAX_FILES="1", **volume(handbook, mode="rw"))
+    done(client, "write_file", path="own.md", content="one")
+    for n in range(3):
+        done(client, "write_file", path=f"shared/handbook/{n}.md", content="more")
+
+    assert "the limit is 1 files" in refused(client, "delete_file", path="shared/handbook/0.md", move_to="0.md")
+    assert (handbook / "0.md").exists()
+    done(client, "delete_file", path="own.md", move_to="shared/handbook/own.md")
+    done(client, "delete_file", path="shared/handbook/0.md", move_to="0.md")
+
+
+def test_a_file_of_a_volume_that_comes_back_is_the_version_it_was(connect: Connect, handbook: Path) -> None:
+    client = connect(**volume(handbook))
+    path, away = handbook / "rules" / "leave.md", handbook.with_name("leave.md")
+    assert recalled(client, "petrel")[0] == "shared/handbook/rules/leave.md"
+    path.rename(away)
+    wait_for(lambda: "shared/handbook/rules/leave.md" not in recalled(client, "petrel"))
+    away.rename(path)
+
+    wait_for(lambda: "shared/handbook/rules/leave.md" in recalled(client, "petrel"))
+    hits = done(client, "recall", query="petrel")["structuredContent"]["hits"]
+    assert [hit["version"] for hit in hits if hit["path"].endswith("leave.md")] == [1]
+
+
+def test_hits_in_a_volume_have_their_headings_and_what_is_no_text_is_counted(
+    connect: Connect, handbook: Path, data_dir: Path
+) -> None:
+    mounted = volume(handbook)
+    (handbook / "birds.md").write_text(
+        f"# Birds\n\n{'They fly. ' * 80}\n\n## Heron\n\nThe heron sleeps in the barn.\n", encoding="utf-8"
+    )
+    (handbook / "image.bin").write_bytes(b"\0heron")
+    client = connect(**mounted)
+
+    wait_for(lambda: "shared/handbook/birds.md" in recalled(client, "heron barn"))
+    hits = done(client, "recall", query="heron barn")["structuredContent"]["hits"]
+    assert "Birds > Heron" in [hit.get("place") for hit in hits if hit["path"] == "shared/handbook/birds.md"]
+    told = json.loads(run("status", "--json", env=environment(data_dir, **mounted)).stdout)
+    assert told["not_searched"]["no text"] == 1
+    assert "not_searched" not in status(data_dir)  # without the volume
+
+
+def test_what_a_volume_lies_upon_is_found_only_while_there_is_no_volume(connect: Connect, handbook: Path) -> None:
+    client, path = connect(), "shared/handbook/mine.md"
+    done(client, "write_file", path=path, content="The corncrake calls at night.\n")
+    assert recalled(client, "corncrake")[0] == path
+    client.end_input()
+    mounted = connect(**volume(handbook))
+    assert path not in recalled(mounted, "corncrake")
+    wait_for(lambda: bool(recalled(mounted, "petrel")))
+    mounted.end_input()
+
+    again = connect()
+    wait_for(lambda: recalled(again, "corncrake")[:1] == [path])
