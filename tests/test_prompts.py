@@ -150,9 +150,10 @@ def test_resources_are_listed_with_their_types(client: StdioClient) -> None:
     listed = client.request("resources/list")["result"]["resources"]
     templates = client.request("resources/templates/list")["result"]["resourceTemplates"]
     assert [(each["uri"], each["mimeType"]) for each in listed] == [("perdure://context", "text/plain")]
-    assert [(each["uriTemplate"], each["mimeType"]) for each in templates] == [
+    assert [(each["uriTemplate"], each.get("mimeType")) for each in templates] == [
         ("perdure://context/{thread}", "text/plain"),
         ("perdure://memories/{id}", "application/json"),
+        ("perdure://files/{+path}", None),
         ("perdure://threads/{thread}", "text/plain"),
     ]
 

@@ -85,6 +85,7 @@ def test_prompts_and_resources_need_their_scopes_too(filled: HttpServer, data_di
         (request("resources/read", uri="perdure://context"), "memory:read"),
         (request("resources/read", uri="perdure://context/birds"), "memory:read"),
         (request("resources/read", uri="perdure://threads/birds"), "history:read"),
+        (request("resources/read", uri="perdure://files/a.md"), "files:read"),
         (request("resources/read", uri="perdure://memories/mem_a"), "memory:read"),
     ]
     assert len([one for one, _ in asked if one["method"] == "resources/read"]) == len(RESOURCES)

@@ -16,7 +16,8 @@ from perdure.models import Models
 from perdure.service import Core, Quotas, Service
 from perdure.service.file_quotas import FileQuotas
 from perdure.settings import Settings, record_of
-from perdure.store import Database, FairLock
+from perdure.store import Database, FairLock, files
+from perdure.volumes import Volume, Volumes, VolumeWorkspace, read_settings
 from perdure.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def open_service(settings: Settings) -> Generator[Service]:
 
 @contextlib.contextmanager
 def _serving(database: Database, settings: Settings) -> Generator[Service]:
-    directory = settings.data_dir
+    directory, volumes = settings.data_dir, read_settings(settings)
     hides = hider(settings.files.hidden)
     models = Models(directory, settings.embedder)
     index = _indexes(database, settings)
@@ -51,9 +52,10 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
             database,
             indexer,
             settings,
-            _workspaces(database),
+            _workspaces(database, volumes),
             FairLock(directory / "files.lock"),
             pool,
+            volumes,
             hides,
             Quotas(settings.limits),
             FileQuotas(database, settings.files, hides),
@@ -82,8 +84,8 @@ def _indexes(database: Database, settings: Settings) -> Indexes | None:
     return Indexes(database, client_of, deadline_s=settings.index.deadline_s)
 
 
-def _workspaces(database: Database) -> Callable[[str], Workspace]:
-    """Return a function that gives the workspace of a namespace, opened once."""
+def _workspaces(database: Database, volumes: Volumes) -> Callable[[str], Workspace]:
+    """Return a function that gives the workspace of a namespace or of a volume's space, opened once."""
     opened: dict[str, Workspace] = {}
     lock = threading.Lock()
 
@@ -91,7 +93,20 @@ def _workspaces(database: Database) -> Callable[[str], Workspace]:
         with lock:
             if namespace not in opened or opened[namespace].is_gone:  # erased, by another process too
                 database.check_place()  # a workspace beneath a directory that is not there would make it anew
-                opened[namespace] = Workspace(database.path.parent / "workspace" / namespace)
+                if (volume := volumes.by_space(namespace)) is not None:
+                    opened[namespace] = open_volume(database, volume)
+                else:
+                    opened[namespace] = Workspace(database.path.parent / "workspace" / namespace)
             return opened[namespace]
 
     return workspace_of
+
+
+def open_volume(database: Database, volume: Volume) -> Workspace:
+    """Return the files of a volume. Raises Unavailable while it is away."""
+
+    def knows_files() -> bool:
+        with database.read() as tx:
+            return files.any_placed(tx, volume.space)
+
+    return VolumeWorkspace(database.path.parent / "workspace" / volume.space, volume, knows_files)

@@ -37,7 +37,7 @@ UTF8_NAME = 0x800  # the flag of a ZIP that says how a name is written
 MAX_MANIFEST_BYTES = 512 * 1024 * 1024  # some 200 bytes a member; the manifest is read whole
 
 _PLACES = re.compile(
-    rf"(?:{re.escape(DATABASE)}|{re.escape(SETTINGS)}|workspace/[A-Za-z0-9][A-Za-z0-9_-]{{0,79}}/"
+    rf"(?:{re.escape(DATABASE)}|{re.escape(SETTINGS)}|workspace/(?:volume\.)?[A-Za-z0-9][A-Za-z0-9_-]{{0,79}}/"
     r"(?:versions/(?:sha256/[0-9a-f]/[0-9a-f]{64}|[0-9a-f]{2}/[0-9a-f]{64}/[A-Za-z0-9_-]{1,80})|files/(?P<path>.+)))"
 )
 

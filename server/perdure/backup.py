@@ -65,6 +65,7 @@ def back_up(directory: Path, out: Path, settings: str) -> BackedUp:
             problems: list[str] = []
             named, left_out = workspaces(directory)
             for namespace in sorted({*named, *(row[0] for row in copy.execute("SELECT DISTINCT namespace FROM file"))}):
+                # Of a volume only what is kept of it here: it has no files of its own beneath this root.
                 root, seen = directory / "workspace" / namespace, set[str]()
                 with closing(Workspace(root)) as workspace:
                     for file in files_then(copy, _opener(database), workspace, namespace):

@@ -16,9 +16,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from perdure import migrations, mounts
+from perdure import migrations, mounts, volumes
 from perdure.embedders import missing_model
-from perdure.errors import Unavailable
+from perdure.errors import InvalidInput, Unavailable
 from perdure.models import Models
 from perdure.settings import Settings, record_of
 from perdure.store import Reader, health, vectors
@@ -71,7 +71,7 @@ class Finding:
 def examine(settings: Settings) -> list[Finding]:
     """Look at everything, worst or not, and return what was found, in the order of looking."""
     place = Place(settings.data_dir, record_of(settings.data_dir))
-    found = [*_storage(settings.data_dir), *_room(settings.data_dir)]
+    found = [*_storage(settings.data_dir), *_room(settings.data_dir), *_volumes(settings)]
     if place.is_missing():
         found.append(_absent(place))
     else:
@@ -112,6 +112,22 @@ def _room(directory: Path) -> Iterator[Finding]:
         yield Finding("room", "failure", f"The disk has no room for more files: {disk.f_favail} are left.", fix)
     else:
         yield Finding("room", "ok", f"{left}.")
+
+
+def _volumes(settings: Settings) -> Iterator[Finding]:
+    try:
+        found = volumes.read_settings(settings)
+    except InvalidInput as exc:
+        yield Finding("volumes", "failure", str(exc), "Correct the setting; until then nothing starts.")
+        return
+    for each in found.all():
+        why = volumes.trouble(settings.data_dir, each)
+        if why is not None:
+            fix = "Mount the disk it is on, or correct the setting. Until then its files are named as away, and kept."
+            yield Finding("volumes", "warning", why, fix)
+        else:
+            mode = "read and written" if each.writable else "read"
+            yield Finding("volumes", "ok", f"{each.label} lies in {each.path} and is {mode}. No backup has its files.")
 
 
 def _kept(directory: Path) -> Iterator[Finding]:

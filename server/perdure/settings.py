@@ -301,6 +301,29 @@ class SeedingSettings(_Section):
     )
 
 
+class VolumeSettings(_Section):
+    """A directory of this machine that namespaces share as a folder among their files."""
+
+    path: Path = Field(description="the directory, absolute; ~ is the home of the user that runs Perdure")
+    mode: Literal["ro", "rw"] = Field("ro", description="ro (read, listed, recalled) or rw (written as well)")
+    namespaces: tuple[str, ...] = Field(("*",), min_length=1, description='who has it; "*" is everybody')
+    mount: str | None = Field(None, description="the folder it is among the files; shared/NAME if not set")
+
+    @field_validator("path")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        if not (value := value.expanduser()).is_absolute():
+            raise ValueError("give an absolute path, like /srv/handbook")
+        return value
+
+    @field_validator("namespaces")
+    @classmethod
+    def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [each for each in value if each != "*" and not re.match(NAME, each)]:
+            raise ValueError(f'{wrong[0]!r} is no namespace; give names, or "*" for all')
+        return value
+
+
 class Settings(BaseSettings):
     """Everything a person can set. PERDURE_HTTP__PORT=9000 is [http] port = 9000; the environment beats the file."""
 
@@ -331,6 +354,14 @@ class Settings(BaseSettings):
     state: StateSettings = StateSettings()  # pyright: ignore[reportCallIssue]
     seeding: SeedingSettings = SeedingSettings()  # pyright: ignore[reportCallIssue]
     limits: LimitSettings = LimitSettings()  # pyright: ignore[reportCallIssue]
+    volumes: dict[str, VolumeSettings] = Field({}, description="directories of this machine among the files, by name")
+
+    @field_validator("volumes")
+    @classmethod
+    def _named(cls, value: dict[str, VolumeSettings]) -> dict[str, VolumeSettings]:
+        if wrong := [name for name in value if not re.match(NAME, name)]:
+            raise ValueError(f"{wrong[0]!r} is no name of a volume: 1-80 letters, digits, _ and -")
+        return value
 
     @field_validator("data_dir")
     @classmethod
@@ -523,6 +554,7 @@ __all__ = [
     "StateSettings",
     "TidySettings",
     "ToolSettings",
+    "VolumeSettings",
     "default_config_file",
     "default_data_dir",
     "is_name",

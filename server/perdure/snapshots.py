@@ -17,6 +17,7 @@ from perdure.paths import STAGED
 from perdure.settings import NAME
 from perdure.store import Reader, files
 from perdure.store.files import StoredVersion
+from perdure.types import VOLUME_SPACE
 from perdure.workspace import Workspace
 
 
@@ -87,10 +88,15 @@ def _is_deleted(reader: Reader, namespace: str, path: str) -> bool:
 
 
 def workspaces(directory: Path) -> tuple[list[str], list[str]]:
-    """Return the names of the folders of files in a data directory that are namespaces, and of what is none."""
+    """Return the names of the folders of files in a data directory that are namespaces, and of what is none.
+
+    Where the versions of volumes are kept is neither.
+    """
     folder = directory / "workspace"
     names: tuple[list[str], list[str]] = ([], [])
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.name.startswith(VOLUME_SPACE):
+            continue
         names[not (path.is_dir() and re.match(NAME, path.name) is not None)].append(path.name)
     return names
 

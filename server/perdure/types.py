@@ -45,11 +45,15 @@ MAX_SEARCHED_BYTES = 32 * 1024 * 1024  # of a file that list_files looks through
 MAX_LISTED = 1_000  # files of one list_files
 MAX_IMAGE_BYTES = 3 * 1024 * 1024  # of an image that read_file gives; larger ones are more than clients take
 MAX_BINARY_BYTES = 256 * 1024  # of any other file that is no text
+MAX_WHOLE_TEXT_BYTES = 1024 * 1024  # of a text that a resource gives whole
 MAX_NOTES_BYTES = 1024 * 1024  # of a file that is read into memories
 MAX_STATEMENTS = 3_000  # of one such file
 MAX_INDEXED_FILE_BYTES = 4 * 1024 * 1024  # larger files are kept and read, but recall does not search them
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024  # the same of documents, whose text is a small part of them
 MAX_DOCUMENT_CHARS = 4 * 1024 * 1024  # of the text of one
+
+VOLUME_SPACE = "volume."  # before the name of a volume: what its rows stand under, and no namespace can be called
+EVERY_NAMESPACE = "*"
 
 SCOPES = frozenset({"memory:read", "memory:write", "files:read", "files:write", "history:read", "admin"})
 

@@ -73,6 +73,11 @@ class Workspace:
     does, Refused for what is not a regular file with one link, and Unavailable when the disk says no.
     """
 
+    new_file, new_folder = 0o600, 0o700
+    """Permissions of what is made."""
+    sweeps = True
+    """Whether a walk removes what a crash left."""
+
     def __init__(
         self, root: Path, *, opener: Literal["auto", "openat2", "walk"] = "auto", ignore_case: bool | None = None
     ) -> None:
@@ -189,17 +194,19 @@ class Workspace:
             return replace()
 
     @contextmanager
-    def replacing(self, path: str, data: bytes, *, mode: int = 0o600) -> Generator[Callable[[], bool], None, None]:
+    def replacing(
+        self, path: str, data: bytes, *, mode: int | None = None
+    ) -> Generator[Callable[[], bool], None, None]:
         """Do all of write but its last step, which is what this gives: whatever can fail, fails before.
 
-        A new file gets the `mode`, one that is replaced keeps its own.
+        A new file gets the `mode`, or the one of new files here; one that is replaced keeps its own.
         """
         path = normalize(path)
         if len(data) > MAX_FILE_BYTES:
             raise InvalidInput(f"The file would be {len(data)} bytes; the limit is {MAX_FILE_BYTES}. Split it.")
         with _explained(path), self._parent(path, create=True) as (folder, name):
             before = self._replaceable(folder, name, path)
-            mode = mode if before is None else before.st_mode & 0o777
+            mode = (self.new_file if mode is None else mode) if before is None else before.st_mode & 0o777
             with _staged(folder, data, mode) as staged:
 
                 def replace() -> bool:
@@ -392,11 +399,15 @@ class Workspace:
             folder = self._open_here(self._root, b"files", os.O_DIRECTORY)
         except FileNotFoundError as exc:
             raise Unavailable("The workspace is gone from disk. Ask the operator to restart the server.") from exc
+        return self._beneath(folder, parents, create=create)
+
+    def _beneath(self, folder: int, parents: list[str], *, create: bool) -> int:
+        """Return the folder that `parents` lead to from `folder`, which is closed."""
         for part in parents:
             try:
                 name = self._spelled(folder, part)
                 if create:
-                    _make_folder(folder, name)
+                    _make_folder(folder, name, self.new_folder)
                 inner = self._open(folder, name, os.O_DIRECTORY)
             finally:
                 os.close(folder)
@@ -487,7 +498,8 @@ class Workspace:
             if not name.isascii():
                 name = raw.decode(errors="replace")
             if name.startswith(STAGED):
-                _sweep(folder, raw)
+                if self.sweeps:
+                    _sweep(folder, raw)
                 continue
             try:
                 path = prefix + name if is_simple(prefix, name) else normalize(prefix + name)
@@ -551,12 +563,18 @@ def _make_root(root: Path) -> None:
             os.close(parent)
 
 
-def _make_folder(parent: int, name: bytes) -> None:
+def _make_folder(parent: int, name: bytes, mode: int = 0o700) -> None:
     try:
         os.mkdir(name, 0o700, dir_fd=parent)
     except FileExistsError:
         return
     try:
+        if mode != 0o700:  # set apart, as mkdir would take the umask from it; and on no link that stands there by now
+            made = os.open(name, GUARDED | os.O_DIRECTORY, dir_fd=parent)
+            try:
+                os.fchmod(made, mode)
+            finally:
+                os.close(made)
         sync(parent)
     except OSError:
         os.rmdir(name, dir_fd=parent)  # the next writer would take one that exists for one that is on disk

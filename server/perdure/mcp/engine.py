@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 import anyio
 import mcp_types as protocol
 from anyio.streams.memory import MemoryObjectSendStream
-from mcp.server.lowlevel import Server
+from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.shared.message import SessionMessage
 
 from perdure.app import open_service
@@ -39,13 +39,17 @@ def run_engine(front: Front, options: Options) -> None:
     caller = local_principal(settings)
     with open_service(settings) as service:
         service.warm_up()
-        asyncio.run(_serve(front, build_server(service, settings.tools, lambda _: caller)))
+        asyncio.run(_serve(front, build_server(service, settings.tools, lambda _: caller, one_client=True)))
+
+
+CHANGES = NotificationOptions(resources_changed=True)
+"""What a client of the handshake era is told of without asking."""
 
 
 async def _serve(front: Front, server: Server[Any]) -> None:
     feed, fed = anyio.create_memory_object_stream[SessionMessage | Exception](math.inf)
     front.attach(LoadedEngine(asyncio.get_running_loop(), feed))
-    await server.run(fed, _Replies(front), server.create_initialization_options())
+    await server.run(fed, _Replies(front), server.create_initialization_options(CHANGES))
 
 
 class LoadedEngine:

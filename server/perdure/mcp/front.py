@@ -88,6 +88,7 @@ class Front:
         self._lock = threading.Lock()  # of the wire: a line is written whole
         self._state = threading.Condition()  # of everything below
         self._unanswered: Counter[tuple[str, object]] = Counter()
+        self._held = set[tuple[str, object]]()  # of the unanswered, those that are answered when the client goes
         self._answered_early: Counter[tuple[str, object]] = Counter()
         self._waiting: deque[Message] = deque()
         self._opening: list[Message] = []  # how the connection began, for an engine that comes after a failed one
@@ -142,6 +143,8 @@ class Front:
         with self._state:
             if is_request:
                 self._unanswered[_key(message["id"])] += 1
+                if message["method"] == "subscriptions/listen":
+                    self._held.add(_key(message["id"]))
             elif message.get("method") == "notifications/cancelled":
                 self._forget_cancelled(message)
             early = self._handshake.answer(message) if is_request and self._handshake and not self._engine else None
@@ -191,6 +194,7 @@ class Front:
             self._answered_early.update(_key(each["id"]) for each in self._opening if "id" in each)
             unanswered = list(self._unanswered.elements())
             self._unanswered.clear()
+            self._held.clear()
             self._state.notify_all()
         for key in unanswered:
             request = waiting.get(key) or {"id": key[1], "method": ""}
@@ -206,13 +210,16 @@ class Front:
         self._unanswered[key] -= 1
         if self._unanswered[key] <= 0:
             del self._unanswered[key]
+            self._held.discard(key)
         self._state.notify_all()
 
     def _forget_cancelled(self, message: Message) -> None:
         """A cancelled request is never answered, so nobody may wait for its answer."""
         params = message.get("params")
         if isinstance(params, dict) and "requestId" in params:
-            self._unanswered.pop(_key(cast("Message", params)["requestId"]), None)
+            key = _key(cast("Message", params)["requestId"])
+            self._unanswered.pop(key, None)
+            self._held.discard(key)
             self._state.notify_all()
 
     def _write(self, line: bytes) -> None:
@@ -259,7 +266,7 @@ class Front:
         """Let the engine answer what is unanswered, then close it, each within its time."""
         limit = time.monotonic() + ANSWER_S
         with self._state:
-            while self._unanswered and (left := limit - time.monotonic()) > 0:
+            while self._unanswered.keys() - self._held and (left := limit - time.monotonic()) > 0:
                 if self._engine is None:
                     self._load()
                 self._state.wait(left)

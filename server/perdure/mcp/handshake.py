@@ -18,7 +18,7 @@ from perdure.mcp.wire import MODERN, VERSION_KEY, Message, is_modern
 FILE = os.path.join(os.path.dirname(__file__), "handshake.json")  # noqa: PTH118 PTH120 pathlib costs 5 ms here
 PREFIX_MARK = "@@"
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-LISTS = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
+LISTS = ("tools/list", "prompts/list", "resources/templates/list")  # which are the same for everybody
 CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
 CLIENT_INFO_KEY = "io.modelcontextprotocol/clientInfo"
 _PREFIX = re.compile(r"([a-z][a-z0-9_]{0,30})?")

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
-from perdure.errors import NotFound
+from perdure import paths
+from perdure.errors import InvalidInput, NotFound, PerdureError
 from perdure.mcp.arguments import check_characters
 from perdure.service import Service
-from perdure.types import Principal
+from perdure.types import FileInfo, Principal
 
 SCHEME = "perdure://"
+FILES = f"{SCHEME}files/"
+PAGE = 200  # files of one resources/list
 TEXT, JSON = "text/plain", "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a resource holds, as text or as bytes."""
+
+    mime_type: str
+    data: str | bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +35,8 @@ class Resource:
     uri: str
     name: str
     description: str
-    mime_type: str
-    read: Callable[[Service, Principal, str], str]
+    mime_type: str | None
+    read: Callable[[Service, Principal, str], str | Content]
     scope: str = "memory:read"
 
     @property
@@ -45,10 +57,16 @@ def _thread(service: Service, caller: Principal, thread: str) -> str:
     return service.get_thread(caller, thread).text
 
 
+def _file(service: Service, caller: Principal, path: str) -> Content:
+    mime_type, data = service.whole_file(caller, path)
+    return Content(mime_type, data)
+
+
 RESOURCES: tuple[Resource, ...] = (
     Resource(f"{SCHEME}context", "context", "Profile, state and newest memories", TEXT, _context),
     Resource(f"{SCHEME}context/{{thread}}", "context of a thread", "The same for a conversation", TEXT, _context),
     Resource(f"{SCHEME}memories/{{id}}", "memory", "One memory with its source and time", JSON, _memory),
+    Resource(f"{FILES}{{+path}}", "file", "A file as it is now, like notes/plan.md", None, _file, "files:read"),
     Resource(
         f"{SCHEME}threads/{{thread}}",
         "thread",
@@ -60,15 +78,51 @@ RESOURCES: tuple[Resource, ...] = (
 )
 
 
-def read(service: Service, caller: Principal, uri: str) -> tuple[str, str]:
-    """Return MIME type and text of what has this address. Raises NotFound."""
+def read(service: Service, caller: Principal, uri: str) -> Content:
+    """Return what has this address. Raises NotFound, and for a file as whole_file does."""
     for each in RESOURCES:
         start, _, variable = each.uri.partition("{")
         if uri == each.uri and not variable:
-            return each.mime_type, each.read(service, caller, "")
-        if variable and uri.startswith(start) and len(uri) > len(start):
-            return each.mime_type, each.read(service, caller, _decoded(uri.removeprefix(start)))
+            found = each.read(service, caller, "")
+        elif variable and uri.startswith(start) and len(uri) > len(start):
+            found = each.read(service, caller, _decoded(uri.removeprefix(start)))
+        else:
+            continue
+        return Content(each.mime_type or TEXT, found) if isinstance(found, str) else found
     raise NotFound("Resource not found")
+
+
+def page_of_files(service: Service, caller: Principal, cursor: str | None) -> tuple[tuple[FileInfo, ...], str | None]:
+    """Return files by path, and the cursor of the next page. Raises InvalidInput for one that none of ours is."""
+    try:
+        after = paths.normalize(b64decode(cursor, b"-_", validate=True).decode()) if cursor else None
+        page = service.list_files(caller, limit=PAGE, cursor=after)
+    except (ValueError, PerdureError) as exc:
+        if cursor is None:
+            raise
+        raise InvalidInput("The cursor is none that resources/list gave. Leave it out to begin anew.") from exc
+    return page.files, urlsafe_b64encode(page.next_cursor.encode()).decode() if page.next_cursor else None
+
+
+def address_of(path: str) -> str:
+    """Return the address of a file."""
+    return FILES + quote(path)
+
+
+def path_of(uri: str) -> str:
+    """Return the path of the file that has this address. Raises NotFound, InvalidInput, Refused."""
+    if not uri.startswith(FILES):
+        raise NotFound("Resource not found")
+    return paths.normalize(_decoded(uri.removeprefix(FILES)))
+
+
+def names_file(uri: str) -> bool:
+    """Say whether this can be the address of a file."""
+    try:
+        path_of(uri)
+    except PerdureError:
+        return False
+    return True
 
 
 def _decoded(part: str) -> str:

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import base64
 import logging
+import mimetypes
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
 import mcp_types as wire
+from anyio.abc import TaskGroup
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from perdure import __version__
-from perdure.errors import InvalidInput, NotFound, PerdureError
+from perdure.errors import InvalidInput, NotFound, PerdureError, Refused
 from perdure.mcp import resources
 from perdure.mcp.prompts import Prompt, shown_prompts
 from perdure.mcp.resources import RESOURCES, Resource
+from perdure.mcp.subscriptions import Subscriptions
 from perdure.mcp.tools import Tool, shown_definition, shown_instructions, shown_tools
 from perdure.mcp.wording import Answer, Binary
 from perdure.service import Service
 from perdure.settings import ToolSettings
-from perdure.types import Principal
+from perdure.types import FileInfo, Principal
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +46,20 @@ class Queued(Exception):
     """A call waited too long for its turn and was not begun."""
 
 
-def build_server(service: Service | None, tools: ToolSettings, caller_of: CallerOf) -> Server[Any]:
+def build_server(
+    service: Service | None, tools: ToolSettings, caller_of: CallerOf, *, one_client: bool = False
+) -> Server[Any]:
     """Return a Server that offers the tools and prompts of the profile, and the resources.
 
-    Without a service it answers lists only.
+    Without a service it answers lists only. With `one_client`, who stays connected, resources/subscribe is served too;
+    what other clients of the handshake era subscribed to, nobody could be told.
     """
     shown = shown_tools(tools)
     definitions = [
         wire.Tool.model_validate(shown_definition(name, tool, tools), by_name=False) for name, tool in shown.items()
     ]
     prompts = shown_prompts(tools)
+    subscriptions = Subscriptions(service, caller_of)
     lanes: dict[bool, anyio.CapacityLimiter] = {}  # made on first use: they belong to the running event loop
 
     async def list_tools(ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListToolsResult:
@@ -83,7 +91,15 @@ def build_server(service: Service | None, tools: ToolSettings, caller_of: Caller
         return wire.GetPromptResult(description=prompt.description, messages=[said])
 
     async def list_resources(ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListResourcesResult:
-        return wire.ListResourcesResult(resources=[_resource(each) for each in RESOURCES if not each.is_template])
+        cursor = params.cursor if params is not None else None
+        fixed = [_resource(each) for each in RESOURCES if not each.is_template and not cursor]
+        if service is None or not (caller := caller_of(ctx)).may("files:read"):
+            return wire.ListResourcesResult(resources=fixed)
+        read = partial(resources.page_of_files, service, caller, cursor)
+        files, following = await read_in_turn("resources/list", read)
+        if one_client and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            await subscriptions.listed(ctx)
+        return wire.ListResourcesResult(resources=[*fixed, *map(_file, files)], next_cursor=following)
 
     async def list_templates(
         ctx: Context, params: wire.PaginatedRequestParams | None
@@ -96,10 +112,7 @@ def build_server(service: Service | None, tools: ToolSettings, caller_of: Caller
         if service is None:
             raise MCPError(code=wire.INVALID_PARAMS, message="Resource not found", data={"uri": params.uri})
         read = partial(resources.read, service, caller_of(ctx), params.uri)
-        mime_type, text = await read_in_turn(params.uri, read)
-        return wire.ReadResourceResult(
-            contents=[wire.TextResourceContents(uri=params.uri, mime_type=mime_type, text=text)]
-        )
+        return wire.ReadResourceResult(contents=[_contents(params.uri, await read_in_turn(params.uri, read))])
 
     async def read_in_turn(name: str, read: Callable[[], T]) -> T:
         """Return what `read` gives. Its failures become those of the protocol: prompts and resources have no others."""
@@ -107,8 +120,8 @@ def build_server(service: Service | None, tools: ToolSettings, caller_of: Caller
             return await in_turn(read, reads=True)
         except NotFound as exc:
             raise MCPError(code=wire.INVALID_PARAMS, message=str(exc), data={"uri": name}) from exc
-        except InvalidInput as exc:
-            raise MCPError(code=wire.INVALID_PARAMS, message=str(exc)) from exc
+        except (InvalidInput, Refused) as exc:
+            raise MCPError(code=wire.INVALID_PARAMS, message=str(exc), data={"uri": name}) from exc
         except Queued as exc:
             waited = f"This waited {QUEUE_S:.0f} s for other calls and was not begun. Ask again later."
             raise MCPError(code=wire.INTERNAL_ERROR, message=waited) from exc
@@ -145,7 +158,19 @@ def build_server(service: Service | None, tools: ToolSettings, caller_of: Caller
         on_list_resources=list_resources,
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
+        on_subscriptions_listen=subscriptions.listen,
+        on_subscribe_resource=subscriptions.subscribe if one_client else None,
+        on_unsubscribe_resource=subscriptions.unsubscribe if one_client else None,
+        lifespan=_lifespan,
     )
+
+
+@asynccontextmanager
+async def _lifespan(server: Server[Any]) -> AsyncGenerator[TaskGroup]:
+    """Give what runs beside requests its place; it ends with the server."""
+    async with anyio.create_task_group() as tasks:
+        yield tasks
+        tasks.cancel_scope.cancel()
 
 
 def _prompt(prompt: Prompt) -> wire.Prompt:
@@ -160,6 +185,21 @@ def _resource(resource: Resource) -> wire.Resource:
     return wire.Resource(
         uri=resource.uri, name=resource.name, description=resource.description, mime_type=resource.mime_type
     )
+
+
+def _file(file: FileInfo) -> wire.Resource:
+    return wire.Resource(
+        uri=resources.address_of(file.path),
+        name=file.path,
+        size=file.bytes,
+        mime_type=mimetypes.guess_type(file.path)[0],
+    )
+
+
+def _contents(uri: str, found: resources.Content) -> wire.TextResourceContents | wire.BlobResourceContents:
+    if isinstance(found.data, str):
+        return wire.TextResourceContents(uri=uri, mime_type=found.mime_type, text=found.data)
+    return wire.BlobResourceContents(uri=uri, mime_type=found.mime_type, blob=base64.b64encode(found.data).decode())
 
 
 def _template(resource: Resource) -> wire.ResourceTemplate:
@@ -196,7 +236,7 @@ def _binary(found: Binary) -> wire.ImageContent | wire.EmbeddedResource:
     data = base64.b64encode(found.content).decode()
     if found.mime_type.startswith("image/"):
         return wire.ImageContent(type="image", data=data, mime_type=found.mime_type)
-    uri = f"{resources.SCHEME}files/{quote(found.path)}"
+    uri = resources.address_of(found.path)
     contents = wire.BlobResourceContents(uri=uri, mime_type=found.mime_type, blob=data)
     return wire.EmbeddedResource(type="resource", resource=contents)
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from perdure.service.file_quotas import FileQuotas
 from perdure.service.quotas import Quotas
 from perdure.settings import Settings
 from perdure.store import Database, FairLock, Reader, passages, vectors
+from perdure.types import Principal
+from perdure.volumes import Volumes
 from perdure.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -35,9 +37,11 @@ class Core:
     indexer: Indexer
     settings: Settings
     workspace_of: Callable[[str], Workspace]
+    """Of a namespace, or of the space of a volume."""
     files_lock: FairLock
     pool: ThreadPoolExecutor
-    hides: Callable[[str], bool]  # whether the settings hide a path of a workspace, or a folder
+    volumes: Volumes
+    hides: Callable[[str], bool]  # whether the settings hide a path of a workspace or a volume, or a folder
     quotas: Quotas
     file_quotas: FileQuotas
     samples: Samples = field(default_factory=lambda: Samples())
@@ -45,6 +49,18 @@ class Core:
     pace: Pace = field(default_factory=lambda: Pace())
     stopping: threading.Event = field(default_factory=threading.Event)
     background: Background = field(default_factory=lambda: Background())
+
+    def owner(self, caller: Principal, path: str, *, writes: bool = False) -> Principal:
+        """Return the caller as whose the rows and bytes of a file are: those of a volume's files are the volume's.
+
+        Raises Refused for a folder where a volume is, and with `writes` for a file of a read-only volume.
+        """
+        space = self.volumes.space_of(caller.namespace, path, writes=writes)
+        return caller if space == caller.namespace else replace(caller, namespace=space)
+
+    def shows(self, space: str, path: str) -> bool:
+        """Say whether a file of a namespace or a volume is for anybody: not hidden by the settings or by a volume."""
+        return not (self.hides(path) or self.volumes.cover(space, path))
 
 
 class Samples:

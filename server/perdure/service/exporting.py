@@ -25,7 +25,7 @@ from perdure.service.exported import (
 from perdure.snapshots import FileThen, files_then, passed_over, workspaces
 from perdure.store import Reader, memories, transfer
 from perdure.store.files import StoredVersion
-from perdure.types import Exported, Principal
+from perdure.types import VOLUME_SPACE, Exported, Principal
 from perdure.workspace import Workspace
 
 Fields = dict[str, Any]  # Any: JSON values
@@ -59,8 +59,14 @@ class Exporting(Part):
         named, odd = workspaces(self._core.settings.data_dir)
         left_out = odd if all_namespaces else []
         sink.write("perdure-export", {"format": FORMAT})
+        left_out += [
+            f"{each.label}: its files are kept where they are, and not exported"
+            for each in self._core.volumes.all()
+            if all_namespaces or each.is_for(caller.namespace)
+        ]
         with bytes_held(self._core.settings.data_dir), self._core.database.read() as reader:
-            for namespace in sorted({*named, *transfer.namespaces(reader)}) if all_namespaces else [caller.namespace]:
+            spaces = {each for each in transfer.namespaces(reader) if not each.startswith(VOLUME_SPACE)}
+            for namespace in sorted({*named, *spaces}) if all_namespaces else [caller.namespace]:
                 begun = False
                 for type, fields in self._lines(reader, namespace, problems, left_out):
                     if not begun:

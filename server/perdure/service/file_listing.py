@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import heapq
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from perdure import documents, paths
-from perdure.errors import InvalidInput, NotFound, Refused
+from perdure.errors import InvalidInput, NotFound, Refused, Unavailable
 from perdure.matching import Found, finder, glob
 from perdure.service import checks, times
 from perdure.service.core import Part
@@ -23,6 +26,18 @@ MAX_PATTERN = 1_000
 
 Find = Callable[[bytes], Found]
 Listed = tuple[FileStat, Found | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    """What a listing asks for; `passed` and `notes` are filled on the way."""
+
+    folder: str
+    after: str
+    find: Find | None
+    wanted: Callable[[str], bool]
+    passed: Counter[str] = field(default_factory=Counter[str])
+    notes: list[str] = field(default_factory=list[str])
 
 
 class FileListing(Part):
@@ -50,7 +65,6 @@ class FileListing(Part):
         taken = glob(checks.text(pattern, "pattern", limit=MAX_PATTERN, hint="Shorten it.")) if pattern else None
         find = finder(checks.text(contains, "contains", limit=MAX_PATTERN, hint="Shorten it.")) if contains else None
         limit = checks.between(limit, "limit", 1, MAX_LISTED)
-        workspace = self._core.workspace_of(caller.namespace)
         begin = len(folder) + 1 if folder else 0
 
         passed = Counter[str]()
@@ -61,34 +75,28 @@ class FileListing(Part):
                 return False
             return taken is None or taken(path[begin:])
 
+        sought = _Sought(folder, after, find, wanted, passed)
+        notes = sought.notes
         deadline = time.monotonic() + SEARCH_S
-        if not workspace.is_folder(folder):
-            found = _one(workspace, folder, find, passed)
-        elif find is None:
-            walked = workspace.walk(folder, after=after, passed=passed)
-            found = ((stat, None) for stat in walked if wanted(stat.path))
-        else:
-            walked = workspace.read_through(
-                folder, after=after, passed=passed, wanted=wanted, max_bytes=MAX_SEARCHED_BYTES
-            )
-            found = ((stat, _search(find, data, passed)) for stat, data in walked)
+        found = self._found(caller, sought)
         page: list[FileInfo] = []
         last, stopped = "", False
         with self._core.database.read() as tx:
-            known = files.last(tx, caller.namespace)
+            known: dict[str, files.StoredFile] = {}
+            for space in self._core.volumes.spaces(caller.namespace):
+                known |= files.last(tx, space)
             for stat, lines in found:
                 if len(page) == limit:
                     break
                 last = stat.path
                 if (find is None or (lines is not None and lines[0])) and (
-                    info := _info(tx, workspace, caller.namespace, stat, known.get(stat.path), lines)
+                    info := self._info(tx, caller, stat, known.get(stat.path), lines)
                 ):
                     page.append(info)
                 if stopped := time.monotonic() > deadline:
                     break
             else:
                 last = ""
-        notes: list[str] = []
         if passed:
             notes.append(f"passed over: {', '.join(f'{what} {count}' for what, count in sorted(passed.items()))}")
         if any((kind := documents.kind_of(file.path)) and not documents.can_read(kind) for file in page):
@@ -97,6 +105,69 @@ class FileListing(Part):
             notes.append(f"stopped after {SEARCH_S:.0f} s; the cursor goes on")
         return FilePage(tuple(page), last or None, tuple(notes))
 
+    def list_mark(self, caller: Principal) -> str:
+        """Return what differs once there are other files than now, by their paths."""
+        caller.require("files:read")
+        digest = hashlib.sha256()
+        for stat, _ in self._found(caller, _Sought("", "", None, lambda path: not self._core.hides(path))):
+            digest.update(f"{stat.path}\n".encode())
+        return digest.hexdigest()
+
+    def _info(
+        self, reader: Reader, caller: Principal, stat: FileStat, row: files.StoredFile | None, lines: Found | None
+    ) -> FileInfo | None:
+        version = 1
+        if row is not None and is_as_written(row, stat):
+            version = row.version
+        elif row is not None:
+            space = self._core.owner(caller, stat.path).namespace
+            try:
+                present = present_of(reader, self._core.workspace_of(space), space, stat.path)
+            except (NotFound, Refused):  # since it was found, it went, or something else took its place
+                return None
+            except InvalidInput:  # too large to read, so it is none of ours
+                present = None
+            if present is not None and present.on_disk is None:
+                return None  # it was deleted, and whoever did was killed before its bytes were gone
+            version = present.version if present else row.version + 1
+        shown, more = lines or ((), False)
+        return FileInfo(stat.path, stat.bytes, version, times.show(times.store(stat.modified)), shown, more)
+
+    def _found(self, caller: Principal, sought: _Sought) -> Iterator[Listed]:
+        """Return the files beneath a folder, or the one file that the path names, in order of their paths.
+
+        What is said of a volume that is away is added to the notes. Raises NotFound, Refused, and Unavailable for a
+        folder of such a volume.
+        """
+        core = self._core
+        walks = [_walk(core.workspace_of(space), top, each) for space, top, each in self._beneath(caller, sought)]
+        if walks or sought.notes:
+            return heapq.merge(*walks, key=lambda each: each[0].path)
+        owner = core.owner(caller, sought.folder)
+        return _one(core.workspace_of(owner.namespace), sought)
+
+    def _beneath(self, caller: Principal, sought: _Sought) -> Iterator[tuple[str, str, _Sought]]:
+        """Yield (space, folder to begin in, what is sought there) of what lies beneath a folder; none for a file."""
+        core, folder = self._core, sought.folder
+        mounted = core.volumes.of(caller.namespace)
+        if (volume := core.volumes.of_path(caller.namespace, folder)) is not None:
+            if core.workspace_of(volume.space).is_folder(folder):
+                yield volume.space, folder, sought
+            return
+
+        def own(path: str) -> bool:  # a volume hides what lies in its place
+            return sought.wanted(path) and not any(each.holds(path) for each in mounted)
+
+        if core.workspace_of(caller.namespace).is_folder(folder):
+            yield caller.namespace, folder, replace(sought, wanted=own) if mounted else sought
+        for volume in mounted:
+            if not folder or volume.mount.startswith(f"{folder}/"):
+                try:
+                    if core.workspace_of(volume.space).is_folder(volume.mount):
+                        yield volume.space, volume.mount, sought
+                except Unavailable as exc:
+                    sought.notes.append(str(exc))
+
 
 def _folder(path: str) -> str:
     """Return the folder, "" for the whole workspace."""
@@ -104,15 +175,15 @@ def _folder(path: str) -> str:
     return "" if text == "." else paths.normalize(text)
 
 
-def _one(workspace: Workspace, path: str, find: Find | None, passed: Counter[str]) -> Iterator[Listed]:
+def _one(workspace: Workspace, sought: _Sought) -> Iterator[Listed]:
     """Give the file that a path names which is no folder. Raises NotFound, Refused."""
-    stat = workspace.stat(path)
-    if find is None:
+    stat = workspace.stat(sought.folder)
+    if sought.find is None:
         yield stat, None
     elif stat.bytes > MAX_SEARCHED_BYTES:
-        passed[TOO_LARGE] += 1
+        sought.passed[TOO_LARGE] += 1
     else:
-        yield stat, _search(find, workspace.read(path), passed)
+        yield stat, _search(sought.find, workspace.read(sought.folder), sought.passed)
 
 
 def _search(find: Find, data: bytes, passed: Counter[str]) -> Found | None:
@@ -122,26 +193,9 @@ def _search(find: Find, data: bytes, passed: Counter[str]) -> Found | None:
     return find(data)
 
 
-def _info(
-    reader: Reader,
-    workspace: Workspace,
-    namespace: str,
-    stat: FileStat,
-    row: files.StoredFile | None,
-    lines: Found | None,
-) -> FileInfo | None:
-    version = 1
-    if row is not None and is_as_written(row, stat):
-        version = row.version
-    elif row is not None:
-        try:
-            present = present_of(reader, workspace, namespace, stat.path)
-        except (NotFound, Refused):  # since it was found, it went, or something else took its place
-            return None
-        except InvalidInput:  # too large to read, so it is none of ours
-            present = None
-        if present is not None and present.on_disk is None:
-            return None  # it was deleted, and whoever did was killed before its bytes were gone
-        version = present.version if present else row.version + 1
-    shown, more = lines or ((), False)
-    return FileInfo(stat.path, stat.bytes, version, times.show(times.store(stat.modified)), shown, more)
+def _walk(workspace: Workspace, folder: str, sought: _Sought) -> Iterator[Listed]:
+    find, after, wanted, passed = sought.find, sought.after, sought.wanted, sought.passed
+    if find is None:
+        return ((stat, None) for stat in workspace.walk(folder, after=after, passed=passed) if wanted(stat.path))
+    read = workspace.read_through(folder, after=after, passed=passed, wanted=wanted, max_bytes=MAX_SEARCHED_BYTES)
+    return ((stat, _search(find, data, passed)) for stat, data in read)

@@ -21,6 +21,7 @@ from perdure.types import (
     MAX_EDITED_BYTES,
     MAX_IMAGE_BYTES,
     MAX_RESULT,
+    MAX_WHOLE_TEXT_BYTES,
     FileEvent,
     FileText,
     Principal,
@@ -49,14 +50,15 @@ class FileReading(FileListing):
         """
         caller.require("files:read")
         path = self._path(path)
-        workspace = self._core.workspace_of(caller.namespace)
+        owner = self._core.owner(caller, path)
+        workspace = self._core.workspace_of(owner.namespace)
         damaged: tuple[str, ...] = ()
         try:
             with self._core.database.read() as tx:
-                present = present_of(tx, workspace, caller.namespace, path)
+                present = present_of(tx, workspace, owner.namespace, path)
                 shown = present.version if version is None else version
                 former = shown != present.version or present.unplaced or not (version is None or present.is_there)
-                digest = files.digest_of(tx, caller.namespace, path, shown) if former else None
+                digest = files.digest_of(tx, owner.namespace, path, shown) if former else None
         except Damaged:
             if version is not None:
                 raise
@@ -66,7 +68,7 @@ class FileReading(FileListing):
             raise NotFound(f"{path} has no version {shown}; the present one is {present.version}.")
         if not former and present.on_disk is None:
             raise missing(path, present)
-        kept = nullcontext(io.BytesIO(self._version(caller.namespace, path, shown, digest))) if digest else None
+        kept = nullcontext(io.BytesIO(self._version(owner.namespace, path, shown, digest))) if digest else None
         with kept or workspace.open(path) as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
@@ -93,16 +95,51 @@ class FileReading(FileListing):
     def file_bytes(self, caller: Principal, path: str, version: int | None = None) -> bytes:
         """Return the bytes of the file, or of one of its versions, as they are. Raises NotFound, Refused."""
         caller.require("files:read")
-        return self._bytes_of(caller.namespace, self._path(path), version)[1]
+        path = self._path(path)
+        return self._bytes_of(self._core.owner(caller, path).namespace, path, version)[1]
+
+    def whole_file(self, caller: Principal, path: str) -> tuple[str, str | bytes]:
+        """Return (MIME type, text or bytes) of a file as it is now, whole. Raises NotFound, Refused.
+
+        Raises InvalidInput for one that is larger than one answer may be: a text of 1 MiB, other bytes as read_file.
+        """
+        caller.require("files:read")
+        path = self._path(path)
+        space = self._core.owner(caller, path).namespace
+        with self._core.database.read() as tx:
+            present = present_of(tx, self._core.workspace_of(space), space, path)
+        if present.on_disk is not None and present.on_disk.bytes > MAX_IMAGE_BYTES:
+            raise _too_large(path, present.on_disk.bytes, "a file", MAX_IMAGE_BYTES)
+        data = self._bytes_of(space, path, None)[1]
+        mime_type = _mime_type(data[:HEAD_BYTES], path)
+        try:
+            text = data.decode() if mime_type is None else None
+        except UnicodeDecodeError:
+            text = None
+        if text is None:
+            mime_type = mime_type or "application/octet-stream"
+            limit = MAX_IMAGE_BYTES if mime_type.startswith("image/") else MAX_BINARY_BYTES
+        else:
+            mime_type, limit = mimetypes.guess_type(path)[0] or "text/plain", MAX_WHOLE_TEXT_BYTES
+        if len(data) > limit:
+            raise _too_large(path, len(data), mime_type, limit)
+        return mime_type, data if text is None else text
+
+    def file_mark(self, caller: Principal, path: str) -> object:
+        """Return what differs once the file is another, None where there is none. Raises Refused, Unavailable."""
+        caller.require("files:read")
+        path = self._path(path)
+        return stat_of(self._core.workspace_of(self._core.owner(caller, path).namespace), path)
 
     def file_log(self, caller: Principal, path: str) -> tuple[FileEvent, ...]:
         """Return what made each version of a file, and its deletions, the newest first. Raises NotFound."""
         caller.require("files:read")
         path = self._path(path)
-        workspace = self._core.workspace_of(caller.namespace)
+        owner = self._core.owner(caller, path)
+        workspace = self._core.workspace_of(owner.namespace)
         with self._core.database.read() as tx:
-            present = present_of(tx, workspace, caller.namespace, path)
-            events = files.events(tx, caller.namespace, path)
+            present = present_of(tx, workspace, owner.namespace, path)
+            events = files.events(tx, owner.namespace, path)
         if present.external and present.on_disk is not None:
             at = times.store(present.on_disk.modified)
             what = "not kept yet: the next write keeps it"
@@ -127,9 +164,10 @@ class FileReading(FileListing):
         """
         caller.require("files:read")
         path = self._path(path)
-        after, new = self._bytes_of(caller.namespace, path, second)
+        space = self._core.owner(caller, path).namespace
+        after, new = self._bytes_of(space, path, second)
         before = after - 1 if first is None else first
-        old = self._bytes_of(caller.namespace, path, before)[1] if before else b""
+        old = self._bytes_of(space, path, before)[1] if before else b""
         texts = [text_of(path, data) for data in (old, new)]
         return difference(path, *texts, versions=(before or None, after), max_chars=max_chars)
 
@@ -176,6 +214,12 @@ class FileReading(FileListing):
             return ""
         versions = (version, present.version)
         return "\n" + difference(path, old, new, versions=versions, max_chars=SHORT_DIFF, context=1)
+
+
+def _too_large(path: str, size: int, what: str, limit: int) -> InvalidInput:
+    return InvalidInput(
+        f"{path} is {size} bytes; of {what} a resource holds up to {limit}. read_file gives a text in parts."
+    )
 
 
 SHORT_DIFF = 1_500  # characters of a difference within a refusal

@@ -71,7 +71,8 @@ class Files(FileReading):
             raise InvalidInput(
                 f"content is {len(new)} bytes; the limit is {MAX_WRITE_BYTES}. Write the rest with mode append."
             )
-        workspace = self._core.workspace_of(caller.namespace)
+        owner = self._core.owner(caller, path, writes=True)
+        workspace = self._core.workspace_of(owner.namespace)
         digest = hashlib.sha256(new).hexdigest()
         once = Once(caller.namespace, idempotency_key, "write_file", path, digest, how, expected_version)
         self._core.database.check_writable()  # before the lock, which would be made anew where the directory is gone
@@ -79,8 +80,8 @@ class Files(FileReading):
             with self._core.database.read() as tx:
                 if (earlier := once.first(tx)) is not None:
                     return FileReceipt(**earlier)
-            present = self._settled(workspace, caller.namespace, path)
-            self._expect(caller, workspace, path, present, expected_version)
+            present = self._settled(workspace, owner.namespace, path)
+            self._expect(owner, workspace, path, present, expected_version)
             if how == "create" and present.on_disk is not None:
                 raise Refused(
                     f"{path} exists ({present.on_disk.bytes} bytes, version {present.version})."
@@ -88,7 +89,7 @@ class Files(FileReading):
                 )
             data = workspace.read(path) + new if how == "append" and present.on_disk is not None else new
             receipt = FileReceipt(path, present.version + 1, len(data), created=present.on_disk is None)
-            self._put(caller, workspace, path, present, data, lambda tx: once.keep(tx, receipt, times.now()))
+            self._put(caller, owner, path, present, data, lambda tx: once.keep(tx, receipt, times.now()))
         self._core.indexer.wake()
         return replace(receipt, note=seen_in(content))
 
@@ -114,23 +115,24 @@ class Files(FileReading):
         for n, edit in enumerate(edits):
             checks.storable(edit.old, f"edits[{n}].old")
             checks.storable(edit.new, f"edits[{n}].new")
-        workspace = self._core.workspace_of(caller.namespace)
+        owner = self._core.owner(caller, path, writes=True)
+        workspace = self._core.workspace_of(owner.namespace)
         digest = hashlib.sha256(repr([(edit.old, edit.new) for edit in edits]).encode()).hexdigest()
         once = Once(caller.namespace, idempotency_key, "edit_file", path, digest, expected_version)
         if dry_run:
             with self._core.database.read() as tx:
-                present = present_of(tx, workspace, caller.namespace, path)
-            self._expect(caller, workspace, path, present, expected_version)
-            return self._edited(caller.namespace, path, present, edits, dry_run=True)[0]
+                present = present_of(tx, workspace, owner.namespace, path)
+            self._expect(owner, workspace, path, present, expected_version)
+            return self._edited(owner.namespace, path, present, edits, dry_run=True)[0]
         self._core.database.check_writable()
         with self._core.files_lock.held():
             with self._core.database.read() as tx:
                 if (earlier := once.first(tx)) is not None:
                     return FileEdited(**earlier)
-            present = self._settled(workspace, caller.namespace, path)
-            self._expect(caller, workspace, path, present, expected_version)
-            receipt, data = self._edited(caller.namespace, path, present, edits)
-            self._put(caller, workspace, path, present, data, lambda tx: once.keep(tx, receipt, times.now()))
+            present = self._settled(workspace, owner.namespace, path)
+            self._expect(owner, workspace, path, present, expected_version)
+            receipt, data = self._edited(owner.namespace, path, present, edits)
+            self._put(caller, owner, path, present, data, lambda tx: once.keep(tx, receipt, times.now()))
         self._core.indexer.wake()
         return replace(receipt, note=seen_in("\n".join(edit.new for edit in edits)))
 
@@ -170,21 +172,22 @@ class Files(FileReading):
         target = self._path(move_to) if move_to is not None else None
         if target == path:
             raise InvalidInput(f"move_to is {path!r}, where the file is already. Choose another path.")
-        workspace = self._core.workspace_of(caller.namespace)
+        owner = self._core.owner(caller, path, writes=True)
+        workspace = self._core.workspace_of(owner.namespace)
         once = Once(caller.namespace, idempotency_key, "delete_file", path, target, expected_version)
         self._core.database.check_writable()
         with self._core.files_lock.held():
             with self._core.database.read() as tx:
                 if (earlier := once.first(tx)) is not None:
                     return FileDeleted(**earlier)
-            present = self._settled(workspace, caller.namespace, path)
+            present = self._settled(workspace, owner.namespace, path)
             if present.on_disk is None:
                 raise missing(path, present)
-            self._expect(caller, workspace, path, present, expected_version)
+            self._expect(owner, workspace, path, present, expected_version)
             if target is not None:
-                receipt = self._move(caller, workspace, path, present, target, once)
+                receipt = self._move(caller, path, present, target, once)
             else:
-                receipt = self._delete(caller, workspace, path, present, once)
+                receipt = self._delete(owner, workspace, path, present, once)
         self._core.indexer.wake()
         return receipt
 
@@ -192,16 +195,17 @@ class Files(FileReading):
         """Make the bytes of a former version the present ones, as a new version. Raises NotFound, InvalidInput."""
         caller.require("files:write")
         path = self._path(path)
-        workspace = self._core.workspace_of(caller.namespace)
+        owner = self._core.owner(caller, path, writes=True)
+        workspace = self._core.workspace_of(owner.namespace)
         self._core.database.check_writable()
         with self._core.files_lock.held():
-            present = self._settled(workspace, caller.namespace, path)
-            data = self._bytes_of(caller.namespace, path, version)[1]
+            present = self._settled(workspace, owner.namespace, path)
+            data = self._bytes_of(owner.namespace, path, version)[1]
             if present.on_disk is not None and hashlib.sha256(data).hexdigest() == present.sha256:
                 raise InvalidInput(f"{path} is as it was in version {version} already; nothing was written.")
             receipt = FileReceipt(path, present.version + 1, len(data), created=present.on_disk is None)
             about = f"restored from version {version}"
-            self._put(caller, workspace, path, present, data, lambda _: None, about=about)
+            self._put(caller, owner, path, present, data, lambda _: None, about=about)
         self._core.indexer.wake()
         return receipt
 
@@ -224,15 +228,15 @@ class Files(FileReading):
             return present_of(tx, workspace, namespace, path)
 
     def _expect(
-        self, caller: Principal, workspace: Workspace, path: str, present: Present, expected_version: int | None
+        self, owner: Principal, workspace: Workspace, path: str, present: Present, expected_version: int | None
     ) -> None:
         version = present.version if present.is_there else 0
         if expected_version is None or expected_version == version:
             return
         state = f"is at version {version}" if version else "does not exist"
         changes = ""
-        if caller.may("files:read"):
-            changes = self._changes_since(workspace, caller.namespace, path, present, expected_version)
+        if owner.may("files:read"):
+            changes = self._changes_since(workspace, owner.namespace, path, present, expected_version)
         raise Conflict(
             f"{path} {state}, not at version {expected_version}. Read it again and decide anew; nothing was written."
             f"{changes}"
@@ -243,7 +247,7 @@ class Files(FileReading):
     def _put(
         self,
         caller: Principal,
-        workspace: Workspace,
+        owner: Principal,
         path: str,
         present: Present,
         data: bytes,
@@ -252,65 +256,81 @@ class Files(FileReading):
         about: str = "",
     ) -> None:
         """Make `data` the next version of the file. `commit` is done in the same transaction."""
-        version = present.version + 1
+        version, workspace = present.version + 1, self._core.workspace_of(owner.namespace)
         before = present.on_disk.bytes if present.on_disk is not None else None
-        self._core.file_quotas.check(workspace, caller.namespace, path, before=before, after=len(data))
-        with self._core.database.read() as reader:
-            self._core.quotas.admit_bytes(reader, caller.namespace, len(data))
+        self._admit_file(caller, owner, path, before, data)
         there = self._keep_external(workspace, path, present)
         with workspace.replacing(path, data) as put:
             _still(workspace, path, present)
             # Kept before the commit, so that a crash after it loses nothing.
             workspace.keep(data)
-            with self._changing(caller.namespace, path) as tx:
+            with self._changing((owner.namespace, path)) as tx:
                 if there is not None:
-                    self._record(tx, caller, path, there, present.version, "external_change")
-                self._record(tx, caller, path, data, version, "write_file", about)
+                    self._record(tx, owner, path, there, present.version, "external_change")
+                self._record(tx, owner, path, data, version, "write_file", about)
                 commit(tx)
-            self._place(workspace, caller.namespace, path, version, put)
+            self._place(workspace, owner.namespace, path, version, put)
 
-    def _delete(self, caller: Principal, workspace: Workspace, path: str, present: Present, once: Once) -> FileDeleted:
+    def _admit_file(self, caller: Principal, owner: Principal, path: str, before: int | None, data: bytes) -> None:
+        """Raise Refused for what would be too much, in place of a file of `before` bytes, None for no file.
+
+        The files of a volume are those of its directory, and count for no namespace; what is written does.
+        """
+        if owner.namespace == caller.namespace:
+            workspace = self._core.workspace_of(owner.namespace)
+            self._core.file_quotas.check(workspace, owner.namespace, path, before=before, after=len(data))
+        self._admit_version(caller, data)
+
+    def _admit_version(self, caller: Principal, data: bytes) -> None:
+        with self._core.database.read() as reader:
+            self._core.quotas.admit_bytes(reader, caller.namespace, len(data))
+
+    def _delete(self, owner: Principal, workspace: Workspace, path: str, present: Present, once: Once) -> FileDeleted:
         there = self._keep_external(workspace, path, present)
         receipt = FileDeleted(path, present.version)
         with workspace.removing(path) as remove:
             _still(workspace, path, present)
-            with self._changing(caller.namespace, path, spend_reserve=there is None) as tx:
+            with self._changing((owner.namespace, path), spend_reserve=there is None) as tx:
                 if there is not None:
-                    self._record(tx, caller, path, there, present.version, "external_change")
-                self._record_removal(tx, caller, path, present.version)
+                    self._record(tx, owner, path, there, present.version, "external_change")
+                self._record_removal(tx, owner, path, present.version)
                 once.keep(tx, receipt, times.now())
-            self._take_away(caller.namespace, path, present.version, remove)
+            self._take_away(owner.namespace, path, present.version, remove)
         return receipt
 
-    def _move(
-        self, caller: Principal, workspace: Workspace, path: str, present: Present, target: str, once: Once
-    ) -> FileDeleted:
-        before = self._settled(workspace, caller.namespace, target)
+    def _move(self, caller: Principal, path: str, present: Present, target: str, once: Once) -> FileDeleted:
+        """Move a file; its new path may be in a volume, or out of one."""
+        owner, taker = (self._core.owner(caller, each, writes=True) for each in (path, target))
+        source, sink = (self._core.workspace_of(each.namespace) for each in (owner, taker))
+        before = self._settled(sink, taker.namespace, target)
         if before.on_disk is not None:
             raise Refused(
                 f"{target} exists ({before.on_disk.bytes} bytes, version {before.version}); nothing was moved. "
                 "Choose another path, or delete that file first."
             )
-        data, version = workspace.read(path), before.version + 1
-        with self._core.database.read() as reader:
-            self._core.quotas.admit_bytes(reader, caller.namespace, len(data))
-        there = self._keep_external(workspace, path, present)
+        stays = owner.namespace == taker.namespace
+        data, version = source.read(path), before.version + 1
+        if stays:  # which takes no more room
+            self._admit_version(caller, data)
+        else:
+            self._admit_file(caller, taker, target, None, data)
+        there = self._keep_external(source, path, present)
         receipt = FileDeleted(target, version, moved_from=path)
-        mode = present.on_disk.mode if present.on_disk is not None else 0o600
-        with workspace.removing(path) as remove, workspace.replacing(target, data, mode=mode) as put:
-            _still(workspace, path, present)
-            workspace.keep(data)
-            with self._changing(caller.namespace, path, target) as tx:
+        mode = present.on_disk.mode if present.on_disk is not None and stays else None
+        left, came = _move_told(path, present.version, target, stays=stays)
+        with source.removing(path) as remove, sink.replacing(target, data, mode=mode) as put:
+            _still(source, path, present)
+            sink.keep(data)
+            with self._changing((owner.namespace, path), (taker.namespace, target)) as tx:
                 if there is not None:
-                    self._record(tx, caller, path, there, present.version, "external_change")
-                self._record_removal(tx, caller, path, present.version, f"moved to {target}")
-                about = f"moved from {path} (its version {present.version})"
-                self._record(tx, caller, target, data, version, "move_file", about)
+                    self._record(tx, owner, path, there, present.version, "external_change")
+                self._record_removal(tx, owner, path, present.version, left)
+                self._record(tx, taker, target, data, version, "move_file", came)
                 once.keep(tx, receipt, times.now())
             try:
-                self._place(workspace, caller.namespace, target, version, put)
+                self._place(sink, taker.namespace, target, version, put)
             finally:
-                self._take_away(caller.namespace, path, present.version, remove)
+                self._take_away(owner.namespace, path, present.version, remove)
         return receipt
 
     def _keep_external(self, workspace: Workspace, path: str, present: Present) -> bytes | None:
@@ -371,14 +391,19 @@ class Files(FileReading):
     # --- what SQL knows of it
 
     @contextmanager
-    def _changing(self, namespace: str, *paths: str, spend_reserve: bool = False) -> Generator[Session]:
-        """Give the transaction that changes files, and prune in it; their bytes go once it is committed."""
-        pruned: list[PrunedVersion] = []
+    def _changing(self, *changed: tuple[str, str], spend_reserve: bool = False) -> Generator[Session]:
+        """Give the transaction that changes files, and prune in it; their bytes go once it is committed.
+
+        `changed` are (namespace or space of a volume, path).
+        """
+        pruned: dict[str, list[PrunedVersion]] = {}
         with self._core.database.write(spend_reserve=spend_reserve) as tx:
             yield tx
-            for path in paths:
-                pruned += versions.prune(tx, self._core.settings.files, namespace, path, times.now())
-        versions.drop(self._core, namespace, pruned)
+            for space, path in changed:
+                found = versions.prune(tx, self._core.settings.files, space, path, times.now())
+                pruned.setdefault(space, []).extend(found)
+        for space, each in pruned.items():
+            versions.drop(self._core, space, each)
 
     def _record(
         self,
@@ -417,6 +442,16 @@ def _still(workspace: Workspace, path: str, present: Present) -> None:
     """
     if stat_of(workspace, path) != present.on_disk:
         raise Conflict(f"Somebody else changed {path} on disk just now; nothing was written. Read it again.")
+
+
+def _move_told(path: str, version: int, target: str, *, stays: bool) -> tuple[str, str]:
+    """Return what history says of a move at the old path and at the new one.
+
+    What is not among the same files is not named: who has the one volume may not have the other, or the workspace.
+    """
+    if stays:
+        return f"moved to {target}", f"moved from {path} (its version {version})"
+    return "moved elsewhere, out of these files", "moved here, from outside these files"
 
 
 def _append(tx: Session, caller: Principal, kind: str, path: str, version: int, about: str, now: str) -> int:

@@ -133,6 +133,10 @@ class History(Part):
             return _threads_page(threads, request, limit, max_chars, until_seq)
         asked = _Asked(label, wanted, first, last, newest, after, limit)
         found, degraded = self._episodes(caller.namespace, asked)
+        for volume in self._core.volumes.of(caller.namespace):
+            of_volume, lacks = self._episodes(volume.space, asked)
+            found, degraded = [*found, *of_volume], degraded or lacks
+        found.sort(key=lambda each: each.seq, reverse=newest)  # numbers are given across all of them
         more = len(found) > limit
         return replace(_episodes_page(found[:limit], request, more=more, max_chars=max_chars), degraded=degraded)
 

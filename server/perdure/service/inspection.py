@@ -34,17 +34,22 @@ class Inspecting(Recalling):
         NotFound, InvalidInput, Refused.
         """
         caller.require("memory:read", "history:read", "files:read")
+        space = self._space_of(caller, id)
         with self._core.database.read() as tx:
-            if not id.startswith("mem_") and _NUMBERED.fullmatch(id) is None:
-                self._path(id)  # before anything tells whether it is there
-            stored = _stored(tx, caller.namespace, id)
+            stored = _stored(tx, space, id)
         if stored[0].type == "file":
             self._refuse_hidden(stored[0].subject)
         run = self._run(caller, query, replace(asking, explain=True, cursor=None))
         places = {r.id: n for n, r in enumerate(run.ranked)}
         with self._core.database.read() as tx:
             it = min(stored, key=lambda each: (places.get(each.id, len(places)), -_terms_in(tx, each, run)))
-            return self._inspected(tx, caller.namespace, it, places.get(it.id), run, asking)
+            return self._inspected(tx, space, it, places.get(it.id), run, asking)
+
+    def _space_of(self, caller: Principal, id: str) -> str:
+        """Return what a thing's rows stand under: the namespace, or the volume that a path leads into."""
+        if id.startswith("mem_") or _NUMBERED.fullmatch(id):
+            return caller.namespace
+        return self._core.owner(caller, self._path(id)).namespace  # before anything tells whether it is there
 
     def _inspected(
         self, tx: Reader, namespace: str, it: Standing, n: int | None, run: Run, asking: Asking
@@ -55,7 +60,7 @@ class Inspecting(Recalling):
         reachable = bool(passages.candidates(tx, namespace, run.question.reach, passages=[it.id]))
         words = _by_words(tx, run, it) if reachable else None
         vectors = _by_vectors(tx, run, it) if reachable else None
-        same = _name(tx, namespace, run.found.same.get(it.id))
+        same = _name(tx, run, run.found.same.get(it.id))
         if not reachable:
             reasons = _out_of_reach(it, run)
         else:
@@ -79,7 +84,7 @@ class Inspecting(Recalling):
             score=round(own.score, 4) if own is not None else None,
             min_score=asking.min_score,
             parts=_rounded(own.parts) if own is not None else {},
-            before=_rival(tx, namespace, run.ranked[n - 1]) if n else None,
+            before=_rival(tx, run, run.ranked[n - 1]) if n else None,
             same=same,
             superseded_by=None if it.content is None else it.superseded_by,
             reading=answer.reading,
@@ -136,7 +141,12 @@ def _pool(run: Run) -> int:
 
 def _by_words(tx: Reader, run: Run, it: Standing) -> Place | None:
     question = run.question
-    matches = passages.search_words(tx, question.namespace, question.terms, question.reach, EVERY)
+    matches = [
+        pair
+        for space in question.spaces
+        for pair in passages.search_words(tx, space, question.terms, question.reach, EVERY)
+    ]
+    matches.sort(key=lambda pair: -pair[1])
     for n, (id, bm25) in enumerate(matches, 1):
         if id == it.id:
             return Place(n, len(matches), bm25, in_pool=id in run.found.words)
@@ -147,7 +157,12 @@ def _by_vectors(tx: Reader, run: Run, it: Standing) -> Place | None:
     question, meaning = run.question, run.found.meaning
     if meaning.vector is None or meaning.model is None:
         return None
-    nearest = passages.search_exact(tx, question.namespace, meaning.vector, question.reach, EVERY, model=meaning.model)
+    nearest = [
+        pair
+        for space in question.spaces
+        for pair in passages.search_exact(tx, space, meaning.vector, question.reach, EVERY, model=meaning.model)
+    ]
+    nearest.sort(key=lambda pair: -pair[1])
     for n, (chunk, cosine) in enumerate(nearest, 1):
         if chunk in it.chunks:
             brought_up = n <= _pool(run) and it.id in run.found.candidates
@@ -231,17 +246,21 @@ def _not_shown(run: Run, asking: Asking, own: Ranked) -> list[Reason]:
     return [Reason("no_room", f"It is number {rank}, and max_chars {asking.max_chars} has room for {len(run.shown)}.")]
 
 
-def _rival(tx: Reader, namespace: str, above: Ranked) -> Rival | None:
-    for row in standing.of_passage(tx, namespace, above.id):
+def _rival(tx: Reader, run: Run, above: Ranked) -> Rival | None:
+    for row in _of_passage(tx, run, above.id):
         return Rival(_id_of(row), round(above.score, 4), _cut(row.content), _rounded(above.parts))
     return None
 
 
-def _name(tx: Reader, namespace: str, passage: int | None) -> str | None:
+def _of_passage(tx: Reader, run: Run, passage: int) -> list[Standing]:
+    return [row for space in run.question.spaces for row in standing.of_passage(tx, space, passage)]
+
+
+def _name(tx: Reader, run: Run, passage: int | None) -> str | None:
     """Return the id that a passage is shown under."""
     if passage is None:
         return None
-    return next((_id_of(row) for row in standing.of_passage(tx, namespace, passage)), None)
+    return next((_id_of(row) for row in _of_passage(tx, run, passage)), None)
 
 
 def _id_of(row: Standing) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -25,11 +25,12 @@ from perdure.store import files, passages, reader_of, unsearched
 from perdure.store.files import StoredFile
 from perdure.store.unsearched import Mark
 from perdure.types import Asking, Principal, Recall
+from perdure.volumes import Volume
 from perdure.workspace import FileStat, Workspace
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0  # at most so often a question has the files looked at, beside it
+LOOK_EVERY_S, ASKED_SHARE = 1.0, 20  # a question has the files looked at at most so often, and 20 times what one takes
 UNASKED_EVERY_S, UNASKED_SHARE = 5.0, 100  # without questions, and a hundred times as seldom as a look takes
 TAKE_S = 1.0  # that one look takes files in; what is left is for the next, which sees first what changed meanwhile
 BATCH, BATCH_BYTES = 64, 1 << 20  # files taken in by one transaction, which other writers wait for
@@ -37,7 +38,10 @@ AGAIN_S = 60.0  # between two versions of a file that goes on changing, unless s
 SETTLED_S = 0.25  # a new file that was changed less long ago may be half written
 PATIENCE_S = 0.05  # that a file which is about to be taken in waits for questions under way
 OTHERS_S = 0.2  # between two tries to look while another process does
+FIRST_S = 1.0  # that a question waits for the first look at a volume, whose files nobody wrote through Perdure
+MAX_KNOWN = 20_000  # files of one volume that recall searches
 CHANGED = "changed on disk since it was indexed, and is indexed anew: {}; read_file shows what is there now"
+READING = "volumes are still being read for the first time; ask again to search all their files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +75,21 @@ class _Read:
 
 
 class Noticing(Seeding, Recalling):
-    """Noticing what an editor, git or rsync did: a version of its own, and words for recall."""
+    """Noticing what an editor, git or rsync did: a version of its own, and words for recall.
+
+    The files of a namespace and those of each volume are looked at alike, each as whose they are.
+    """
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         self._files_guard = threading.Lock()
-        self._files_looked: dict[str, float] = {}  # when the files of a namespace were looked at last
-        self._files_due: dict[str, tuple[Principal, bool]] = {}  # who asked, if anybody did
+        self._files_looked: dict[str, float] = {}  # when the files of a namespace or volume were looked at last
+        self._files_due: dict[str, tuple[Principal, bool]] = {}  # as whom, and whether anybody asked
+        self._volumes_read = {each.space: threading.Event() for each in core.volumes.all()}  # once, or away
+        self._too_many: set[str] = set()  # volumes with files that recall does not search
         self._files_taken: dict[tuple[str, str], float] = {}  # when a file that had changed was taken in last
         self._looker: threading.Thread | None = None
-        self._look_took_s = 0.0
+        self._look_took_s: dict[str, float] = {}
         self._questions = 0
         self._quiet = threading.Event()
         self._quiet.set()
@@ -101,24 +110,65 @@ class Noticing(Seeding, Recalling):
 
     def catch_up(self, caller: Principal) -> tuple[str, ...]:
         """Have the files looked at, beside the question, and the notes before it."""
+        volumes = self._core.volumes.of(caller.namespace)
         self._have_looked_at(caller)
-        return super().catch_up(caller)
+        for volume in volumes:
+            self._have_looked_at(_of_volume(volume))
+        notes = super().catch_up(caller)
+        return notes if all(self._volumes_read[each.space].is_set() for each in volumes) else (*notes, READING)
 
     def recall(self, caller: Principal, query: str, asking: Asking) -> Recall:
-        """As Recalling.recall; says which of the files that it shows have changed since they were indexed."""
+        """As Recalling.recall; says which of the files that it shows have changed since they were indexed, and which
+        volumes are away.
+        """
+        of_files = caller.may("files:read") and (not asking.include or "files" in asking.include)
+        volumes = self._core.volumes.of(caller.namespace) if of_files else ()
+        if asking.cursor is None:
+            self._await_first_look(volumes)
         with self._question_under_way():
             answer = super().recall(caller, query, asking)
-        paths = sorted({hit.path for hit in answer.hits if hit.path is not None})
+        paths = {hit.path for hit in answer.hits if hit.path is not None}
+        notes: list[str] = []
+        for volume in volumes:
+            there = {path for path in paths if volume.holds(path)}
+            paths -= there
+            notes += self._standing(volume, there)
+        notes += self._changed(caller, paths)
+        return replace(answer, degraded=(*answer.degraded, *notes)) if notes else answer
+
+    def _await_first_look(self, volumes: Sequence[Volume]) -> None:
+        """Wait a little until the files of volumes are known: before the question, which holds up taking them in."""
+        deadline = time.monotonic() + FIRST_S
+        for volume in volumes:
+            read = self._volumes_read[volume.space]
+            if not read.is_set():
+                self._have_looked_at(_of_volume(volume))
+                read.wait(max(0.0, deadline - time.monotonic()))
+
+    def _standing(self, volume: Volume, paths: Collection[str]) -> list[str]:
+        """Return what to say of a volume beside an answer that shows these files of it."""
+        try:
+            self._core.workspace_of(volume.space).is_folder(volume.mount)  # which raises where it is away
+            notes = self._changed(_of_volume(volume), paths)
+        except Unavailable as exc:
+            return [f"{exc} What is shown of it here is as it was when it was read last."]
+        if volume.space in self._too_many:
+            notes.append(f"of {volume.label} recall searches {MAX_KNOWN} files, and not those beyond")
+        return notes
+
+    def _changed(self, owner: Principal, paths: Collection[str]) -> list[str]:
+        """Return what to say of files that changed since they were indexed, and have them looked at."""
         if not paths:
-            return answer
+            return []
+        space = owner.namespace
         with self._core.database.read() as tx:
-            shown = [file for path in paths if (file := files.get(tx, caller.namespace, path)) is not None]
-        workspace = self._core.workspace_of(caller.namespace)
+            shown = [file for path in sorted(paths) if (file := files.get(tx, space, path)) is not None]
+        workspace = self._core.workspace_of(space)
         changed = [file.path for file in shown if _is_other(workspace, file)]
         if not changed:
-            return answer
-        self._have_looked_at(caller, at_once=True)
-        return replace(answer, degraded=(*answer.degraded, CHANGED.format(", ".join(changed))))
+            return []
+        self._have_looked_at(owner, at_once=True)
+        return [CHANGED.format(", ".join(changed))]
 
     @contextmanager
     def _question_under_way(self) -> Generator[None]:
@@ -136,13 +186,15 @@ class Noticing(Seeding, Recalling):
 
     # --- when to look
 
-    def _have_looked_at(self, caller: Principal, *, at_once: bool = False, asked: bool = True) -> None:
+    def _have_looked_at(self, owner: Principal, *, at_once: bool = False, asked: bool = True) -> None:
+        space = owner.namespace
         with self._files_guard:
             now = time.monotonic()
-            if now - self._files_looked.get(caller.namespace, float("-inf")) < LOOK_EVERY_S and not at_once:
+            every = max(LOOK_EVERY_S, ASKED_SHARE * self._look_took_s.get(space, 0.0))
+            if now - self._files_looked.get(space, float("-inf")) < every and not at_once:
                 return
-            self._files_looked[caller.namespace] = now
-            self._files_due[caller.namespace] = caller, asked
+            self._files_looked[space] = now
+            self._files_due[space] = owner, asked
             if self._looker is None and not self._core.stopping.is_set():
                 self._looker = threading.Thread(target=self._look_at_due, daemon=True, name="files")
                 self._looker.start()
@@ -150,8 +202,10 @@ class Noticing(Seeding, Recalling):
     def _look_unasked(self) -> None:
         own = Principal(self._core.settings.namespace, self._core.settings.agent)
         while True:
-            self._have_looked_at(own, asked=False)
-            if self._core.stopping.wait(max(UNASKED_EVERY_S, UNASKED_SHARE * self._look_took_s)):
+            for owner in (own, *map(_of_volume, self._core.volumes.all())):
+                self._have_looked_at(owner, asked=False)
+            took = sum(list(self._look_took_s.values()))
+            if self._core.stopping.wait(max(UNASKED_EVERY_S, UNASKED_SHARE * took)):
                 return
 
     def _look_at_due(self) -> None:
@@ -160,102 +214,116 @@ class Noticing(Seeding, Recalling):
                 if not self._files_due or self._core.stopping.is_set():
                     self._looker = None
                     return
-                namespace = next(iter(self._files_due))
-                caller, asked = self._files_due.pop(namespace)
+                space = next(iter(self._files_due))
+                owner, asked = self._files_due.pop(space)
+            unfinished = False
             try:
-                unfinished = self._look_at_files(caller, asked=asked)
+                unfinished = self._look_at_files(owner, asked=asked)
             except PerdureError as exc:
-                log.warning("the files are looked at later: %s", exc)
-                continue
+                # Of a volume that is away recall and list_files tell whoever asks.
+                log.log(logging.INFO if space in self._volumes_read else logging.WARNING, "looked at later: %s", exc)
             except Exception:  # nobody waits for this, who would see it
                 log.exception("the files were not looked at")
-                continue
             if unfinished:
                 with self._files_guard:
-                    self._files_due.setdefault(namespace, (caller, asked))
+                    self._files_due.setdefault(space, (owner, asked))
+            elif space in self._volumes_read:
+                self._volumes_read[space].set()
 
-    def _look_at_files(self, caller: Principal, *, asked: bool) -> bool:
+    def _look_at_files(self, owner: Principal, *, asked: bool) -> bool:
         """Look at the files and take some in; return whether there is more to do."""
-        if not self._core.database.can_write() or not self._has_workspace(caller.namespace):
+        space = owner.namespace
+        if not self._core.database.can_write() or not self._has_files(space):
             return False
         with self._look_lease.held() as ours:
             if not ours:  # another process is at it, and may have passed what changed just now
                 return not self._core.stopping.wait(OTHERS_S)
             begun = time.monotonic()
-            seen, gone, young = self._compare_files(caller.namespace, asked=asked)
-            self._look_took_s = time.monotonic() - begun
-            self._forget_gone(caller.namespace, gone)
-            finished = self._take_in_files(caller, seen, begun + self._look_took_s + TAKE_S)
+            seen, gone, young = self._compare_files(space, asked=asked)
+            self._look_took_s[space] = took = time.monotonic() - begun
+            self._forget_gone(space, gone)
+            finished = self._take_in_files(owner, seen, begun + took + TAKE_S)
         if young:
-            self._core.stopping.wait(SETTLED_S)
+            self._core.stopping.wait(max(SETTLED_S, took))
         return young or not finished
 
-    def _has_workspace(self, namespace: str) -> bool:
-        return (self._core.settings.data_dir / "workspace" / namespace / "files").is_dir()
+    def _has_files(self, space: str) -> bool:
+        """Return whether there is anything to look at: a namespace may have no workspace yet."""
+        return space in self._volumes_read or (self._core.settings.data_dir / "workspace" / space / "files").is_dir()
 
     # --- what is to be done
 
-    def _compare_files(self, namespace: str, *, asked: bool) -> tuple[list[_Seen], list[StoredFile], bool]:
+    def _compare_files(self, space: str, *, asked: bool) -> tuple[list[_Seen], list[StoredFile], bool]:
         """Return what is to be taken in, changed files first and documents last; which files are gone; and whether
         some are too young to be whole.
         """
-        workspace = self._core.workspace_of(namespace)
+        workspace, volume = self._core.workspace_of(space), self._core.volumes.by_space(space)
         with self._core.database.read() as tx:
-            known, marks = files.last(tx, namespace), unsearched.all_of(tx, namespace)
-        self._forget_hidden(namespace, [path for path in known if self._core.hides(path)])
+            known, marks = files.last(tx, space), unsearched.all_of(tx, space)
+        self._forget_hidden(space, [row for row in known.values() if not self._core.shows(space, row.path)])
         there: set[str] = set()
         seen: list[_Seen] = []
         young = False
         settled, again_before = time.time() - SETTLED_S, time.monotonic() - AGAIN_S
-        for stat in workspace.walk():
+        for stat in workspace.walk(volume.mount if volume is not None else ""):
             there.add(stat.path)
             row, mark = known.get(stat.path), marks.get(stat.path)
-            if self._is_left_out(stat.path, row) or not _is_to_be_read(stat, row, mark):
+            if self._is_left_out(space, stat.path, row) or not _is_to_be_read(stat, row, mark):
                 continue
             if row is None and settled < stat.modified.timestamp() < settled + 2 * SETTLED_S:
                 young = True
-            elif asked or self._files_taken.get((namespace, stat.path), again_before) <= again_before:
+            elif asked or self._files_taken.get((space, stat.path), again_before) <= again_before:
                 seen.append(_Seen(stat, row is not None, mark is not None and _is_readable(mark)))
         seen.sort(key=lambda each: (each.is_document, not each.known))
-        gone = [
+        living = [
             row
             for path, row in known.items()
-            if path not in there
-            and not row.deleted
-            and row.mtime_us != 0
-            and not ((mark := marks.get(path)) and mark.why == unsearched.GONE)
+            if not row.deleted and not ((mark := marks.get(path)) and mark.why == unsearched.GONE)
         ]
-        return seen, gone, young
+        if volume is not None:
+            seen = self._within_limit(space, seen, MAX_KNOWN - len(living))
+        return seen, [row for row in living if row.path not in there and row.mtime_us != 0], young
 
-    def _forget_hidden(self, namespace: str, paths: Sequence[str]) -> None:
-        """Take out of the index what the settings hide, but did not when it was indexed."""
+    def _within_limit(self, space: str, seen: list[_Seen], room: int) -> list[_Seen]:
+        """Return what is taken in of a volume that may have so many files more; recall says when that is not all."""
+        new = [each for each in seen if not each.known]
+        if len(new) <= room:
+            self._too_many.discard(space)
+            return seen
+        self._too_many.add(space)
+        left_out = {each.stat.path for each in new[max(0, room) :]}
+        return [each for each in seen if each.stat.path not in left_out]
+
+    def _forget_hidden(self, space: str, rows: Sequence[StoredFile]) -> None:
+        """Take out of the index what is hidden, but was not when it was indexed, until it is hidden no longer."""
         with self._core.database.read() as tx:
-            indexed = [path for path in paths if passages.any_of(tx, namespace, "file", path)]
+            indexed = [row for row in rows if passages.any_of(tx, space, "file", row.path)]
         if indexed:
             with self._core.database.write() as tx:
-                for path in indexed:
-                    passages.remove(tx, namespace, "file", path)
+                for row in indexed:
+                    passages.remove(tx, space, "file", row.path)
+                    unsearched.put(tx, space, Mark(row.path, row.bytes, 0, unsearched.WAITS))
 
-    def _is_left_out(self, path: str, row: StoredFile | None) -> bool:
+    def _is_left_out(self, space: str, path: str, row: StoredFile | None) -> bool:
         """Return whether a file is not for recall: it is hidden, notes, which become memories, or like .git no text."""
-        if self._core.hides(path) or (row is None and any(part.startswith(".") for part in path.split("/"))):
+        if not self._core.shows(space, path) or (row is None and any(part.startswith(".") for part in path.split("/"))):
             return True
         return self._core.settings.seeding.automatic and note_files.is_notes(path)
 
-    def _forget_gone(self, namespace: str, gone: Sequence[StoredFile]) -> None:
+    def _forget_gone(self, space: str, gone: Sequence[StoredFile]) -> None:
         """Take out of recall what is not on disk any more; its versions stay."""
-        workspace = self._core.workspace_of(namespace)
+        workspace = self._core.workspace_of(space)
         for file in gone:
             with self._core.files_lock.held():  # a writer may be about to put it there
                 if not _is_gone(workspace, file.path):
                     continue
                 with self._core.database.write() as tx:
-                    passages.remove(tx, namespace, "file", file.path)
-                    unsearched.put(tx, namespace, Mark(file.path, file.bytes, file.mtime_us, unsearched.GONE))
+                    passages.remove(tx, space, "file", file.path)
+                    unsearched.put(tx, space, Mark(file.path, file.bytes, file.mtime_us, unsearched.GONE))
 
     # --- taking it in
 
-    def _take_in_files(self, caller: Principal, seen: Sequence[_Seen], until: float) -> bool:
+    def _take_in_files(self, owner: Principal, seen: Sequence[_Seen], until: float) -> bool:
         """Read files and store what recall finds of them, until then; return whether all are done.
 
         One that cannot be taken in now holds up no other, and waits for the next look that somebody asks for.
@@ -268,19 +336,19 @@ class Noticing(Seeding, Recalling):
             size = 0
             while rest and len(batch) < BATCH and size < BATCH_BYTES and not (batch and rest[-1].is_document):
                 self._quiet.wait(PATIENCE_S)
-                if (read := self._read_file_seen(caller.namespace, rest.pop())) is not None:
+                if (read := self._read_file_seen(owner.namespace, rest.pop())) is not None:
                     batch.append(read)
                     size += len(read.data)
             if batch:
-                self._store_files(caller, batch)
+                self._store_files(owner, batch)
         return True
 
-    def _read_file_seen(self, namespace: str, seen: _Seen) -> _Read | None:
+    def _read_file_seen(self, space: str, seen: _Seen) -> _Read | None:
         """Return the file with its sections, None where there is nothing to keep of it or it cannot be read now."""
         path, size, stopped = seen.stat.path, seen.stat.bytes, self._core.stopping.is_set
         why = None if seen.known else file_passages.why_not(path, size)
         try:
-            data = b"" if why is not None else self._core.workspace_of(namespace).read(path)
+            data = b"" if why is not None else self._core.workspace_of(space).read(path)
             found = Contents((), why) if why is not None else file_passages.read_through(path, data, stopped)
         except Unavailable as exc:
             log.warning("a file is taken into recall later: %s", exc)
@@ -289,15 +357,15 @@ class Noticing(Seeding, Recalling):
             return None
         return _Read(seen, data, found)
 
-    def _store_files(self, caller: Principal, batch: Sequence[_Read]) -> None:
-        namespace, workspace = caller.namespace, self._core.workspace_of(caller.namespace)
+    def _store_files(self, owner: Principal, batch: Sequence[_Read]) -> None:
+        space, workspace = owner.namespace, self._core.workspace_of(owner.namespace)
         steps: list[tuple[_Read, Present]] = []
         with self._core.files_lock.held():
             for read in batch:
                 if not read.is_kept:
                     continue
                 try:
-                    present = self._settled(workspace, namespace, read.seen.stat.path)
+                    present = self._settled(workspace, space, read.seen.stat.path)
                     if present.on_disk != read.seen.stat or _digest(read.data) != present.sha256:
                         continue  # it changed since it was read: the next look sees that
                 except PerdureError as exc:
@@ -305,28 +373,31 @@ class Noticing(Seeding, Recalling):
                     continue
                 steps.append((read, present))
             workspace.keep_all(read.data for read, present in steps if present.external)
-            with self._changing(namespace, *(read.seen.stat.path for read, _ in steps)) as tx:
+            with self._changing(*((space, read.seen.stat.path) for read, _ in steps)) as tx:
                 for read in batch:
                     if not read.is_kept and read.found.why is not None:
                         stat = read.seen.stat
-                        unsearched.put(tx, namespace, Mark(stat.path, stat.bytes, mtime_us(stat), read.found.why))
+                        unsearched.put(tx, space, Mark(stat.path, stat.bytes, mtime_us(stat), read.found.why))
                 for read, present in steps:
-                    self._store_file(tx, caller, read, present)
+                    self._store_file(tx, owner, read, present)
         self._core.indexer.wake()
 
-    def _store_file(self, tx: Session, caller: Principal, read: _Read, present: Present) -> None:
+    def _store_file(self, tx: Session, owner: Principal, read: _Read, present: Present) -> None:
         """Note the version, if it is a new one, and what recall finds of it."""
-        namespace, path = caller.namespace, read.seen.stat.path
+        space, path = owner.namespace, read.seen.stat.path
         if present.external:
-            self._record(tx, caller, path, read.data, present.version, "external_change", found=read.found)
-            self._files_taken[namespace, path] = time.monotonic()
+            self._record(tx, owner, path, read.data, present.version, "external_change", found=read.found)
+            self._files_taken[space, path] = time.monotonic()
         elif read.seen.again:
-            last = files.history(reader_of(tx), namespace, path)[-1]
-            file_passages.put(
-                tx, namespace, path, read.found, last.bytes, version=last.version, seq=last.seq, at=last.at
-            )
+            last = files.history(reader_of(tx), space, path)[-1]
+            file_passages.put(tx, space, path, read.found, last.bytes, version=last.version, seq=last.seq, at=last.at)
         # As it was looked at: what changed since differs from this again.
-        files.note_placed(tx, namespace, path, mtime_us(read.seen.stat))
+        files.note_placed(tx, space, path, mtime_us(read.seen.stat))
+
+
+def _of_volume(volume: Volume) -> Principal:
+    """Return as whom the files of a volume are noted: nobody knows who wrote what is found there."""
+    return Principal(volume.space, "")
 
 
 def _is_to_be_read(stat: FileStat, row: StoredFile | None, mark: Mark | None) -> bool:
@@ -357,8 +428,11 @@ def _is_other(workspace: Workspace, file: StoredFile) -> bool:
 
 
 def _is_gone(workspace: Workspace, path: str) -> bool:
+    """Return whether no file is there any more; what the disk does not tell now is not taken for gone."""
     try:
         workspace.stat(path)
+    except Unavailable:
+        return False
     except PerdureError:
         return True
     return False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from perdure import ranking, timing
 from perdure.embedders import Vector
 from perdure.errors import Damaged, InvalidInput
 from perdure.excerpts import excerpt
+from perdure.generations import Indexes
 from perdure.indexer import Asked
 from perdure.service import checks, cursors, times
 from perdure.service.core import Part
@@ -39,6 +41,7 @@ EXCERPT = 1_000  # characters shown of a long text where the whole would push ot
 @dataclass(frozen=True, slots=True)
 class _Question:
     namespace: str
+    spaces: tuple[str, ...]  # the namespace, and the volumes whose files it shares
     text: str
     reach: passages.Reach
     filtered: bool
@@ -117,12 +120,13 @@ class Recalling(Part):
         searched = dict.fromkeys(reach.types, 0)
         scored: list[tuple[float, salvage.Text]] = []
         with self._core.database.read() as tx:
-            for text in salvage.texts(tx, caller.namespace, found, reach):
-                if text.path is not None and self._core.hides(text.path):
-                    continue
-                searched[text.type] += 1
-                if (share := found_share(terms, text.content)) > 0:
-                    scored.append((share, text))
+            for space in self._spaces(caller, reach):
+                for text in salvage.texts(tx, space, found, reach):
+                    if text.path is not None and not self._core.shows(space, text.path):
+                        continue
+                    searched[text.type] += 1
+                    if (share := found_share(terms, text.content)) > 0:
+                        scored.append((share, text))
         scored.sort(key=lambda pair: (pair[0], pair[1].at), reverse=True)
         hits = [_salvaged_hit(score, text) for score, text in scored if score >= (asking.min_score or 0)]
         return Recall(
@@ -144,7 +148,8 @@ class Recalling(Part):
         reach, left_out = _allowed(caller, _reach(asking))
         request = cursors.digest(caller.namespace, "recall", *_asked(query, asking))
         position, seen = cursors.read(asking.cursor, request)
-        question = _question(caller.namespace, query, reach, max(POOL, limit + 1) if position is None else DEEP_POOL)
+        wanted = max(POOL, limit + 1) if position is None else DEEP_POOL
+        question = _question(caller.namespace, self._spaces(caller, reach), query, reach, wanted)
         found = self._look_up(question)
         found.degraded += left_out
         with self._core.database.read() as tx:
@@ -153,7 +158,7 @@ class Recalling(Part):
             ranked = self._visible(tx, self._rank(tx, question, found, enough))
             kept = [r for r in ranked if r.id not in seen and (min_score is None or r.score >= min_score)]
             hits = _load(tx, question, found, kept[:limit], explain=asking.explain)
-            nothing = None if hits else passages.why_nothing(tx, caller.namespace)
+            nothing = None if hits else _why_nothing(tx, question.spaces)
         shown = _within(hits, max_chars, question.terms)
         more = len(shown) < len(kept)
         deepest = not more and position is not None and len(found.candidates) >= DEEP_POOL
@@ -166,6 +171,10 @@ class Recalling(Part):
             answer = replace(answer, reading=_reading(question, found))
         return Run(question, found, ranked, ids, answer)
 
+    def _spaces(self, caller: Principal, reach: passages.Reach) -> tuple[str, ...]:
+        """Return what is searched: the namespace, and the volumes it has if files are asked for."""
+        return self._core.volumes.spaces(caller.namespace) if "file" in reach.types else (caller.namespace,)
+
     def _look_up(self, question: _Question) -> _Found:
         """Find candidates by words, while the model embeds the question in its own process, then by meaning."""
         core = self._core
@@ -173,29 +182,25 @@ class Recalling(Part):
         with core.database.read() as tx:
             state = vectors.state(tx)
             counted = question.filtered or question.reach.former  # what is superseded is in no running count
-            searched = passages.count(tx, question.namespace, question.reach, filtered=counted)
+            searched = Counter[str]()
+            for space in question.spaces:
+                searched.update(passages.count(tx, space, question.reach, filtered=counted))
             total = sum(searched.values())
             pool = question.pool(total)
             # Every match has to be reached where there is a filter, or a further page.
             bounded = total > MANY and question.wanted < DEEP_POOL and not question.filtered
             most = WORDS_MOST if bounded else None
-            words = dict(passages.search_words(tx, question.namespace, question.terms, question.reach, pool, most=most))
+            words = dict(_by_words(tx, question, pool, most))
+            answering = core.indexer.embedder is not None
             found = _Found(
                 state=state,
                 words=words,
-                candidates=passages.candidates(
-                    tx,
-                    question.namespace,
-                    question.reach,
-                    passages=words,
-                    model=state.model,
-                    long=ranking.READ_WORDS,
-                ),
+                candidates=_candidates(tx, question, passage_ids=words, model=state.model),
                 searched=searched,
-                pending=0 if core.indexer.embedder is None else passages.count_pending(tx, question.namespace),
+                pending=sum(passages.count_pending(tx, space) for space in question.spaces) if answering else 0,
                 authors=passages.authors(tx, question.namespace),
             )
-            if passages.any_file_after(tx, question.namespace, question.reach):
+            if any(passages.any_file_after(tx, space, question.reach) for space in question.spaces):
                 found.degraded.append("files changed since as_of are left out; read_file shows their former versions")
         found.meaning = self._by_meaning(question, embedded(), state, total)
         found.degraded += found.meaning.degraded
@@ -221,7 +226,7 @@ class Recalling(Part):
         pool = question.pool(total)
         k = pool * (OVERFETCH if question.filtered else 1)
         while True:
-            near = index.nearest(question.namespace, meaning.vector, k, model=meaning.model, state=state)
+            near = self._nearest(question, index, meaning.vector, k, meaning.model, state)
             if near is None:
                 meaning.degraded.append(f"vector index: {index.trouble}; searched exactly instead")
                 return meaning
@@ -231,7 +236,7 @@ class Recalling(Part):
             chunks = [id for id, _ in near]
             with core.database.read() as tx:
                 if question.filtered:
-                    enough = len(passages.candidates(tx, question.namespace, question.reach, chunks=chunks)) >= pool
+                    enough = len(_candidates(tx, question, chunks=chunks)) >= pool
                 else:
                     # A long text has many chunks near each other: k chunks may be of a few passages only.
                     enough = passages.count_passages(tx, chunks) >= pool // 2
@@ -242,22 +247,26 @@ class Recalling(Part):
                 return meaning
             k *= 4
 
+    def _nearest(
+        self, question: _Question, index: Indexes, vector: Vector, k: int, model: int, state: vectors.IndexState
+    ) -> list[tuple[int, float]] | None:
+        """Return up to k (chunk id, cosine) of all that is searched, best first; None if the index does not answer."""
+        parts: list[tuple[int, float]] = []
+        for space in question.spaces:
+            if (near := index.nearest(space, vector, k, model=model, state=state)) is None:
+                return None
+            parts += near
+        return _best(parts, k)
+
     def _rank(self, tx: Reader, question: _Question, found: _Found, enough: int | None) -> list[ranking.Ranked]:
         meaning, candidates = found.meaning, found.candidates
         cosines: dict[int, tuple[list[float], Vector]] = {}
         if meaning.vector is not None and meaning.model is not None:
             exact = self._exact(tx, question, found, meaning.vector, meaning.model)
-            near = passages.candidates(
-                tx,
-                question.namespace,
-                question.reach,
-                chunks=[id for id, _ in (*exact, *(meaning.near or ()))],
-                model=meaning.model,
-                long=ranking.READ_WORDS,
-            )
-            candidates |= near
+            chunks = [id for id, _ in (*exact, *(meaning.near or ()))]
+            candidates |= _candidates(tx, question, chunks=chunks, model=meaning.model)
             cosines = passages.cosines(candidates.values(), meaning.vector)
-            self._compare(tx, question.namespace, meaning.vector, found)
+            self._compare(tx, question.spaces, meaning.vector, found)
         embedder = self._core.indexer.embedder
         scored = {c.id: _scored(c, found.words.get(c.id, 0.0), cosines.get(c.id)) for c in candidates.values()}
         found.cosine = {c.id: ranking.best_cosine(c.cosines) for c in scored.values() if c.cosines}
@@ -274,15 +283,18 @@ class Recalling(Part):
         return ranking.scored(ranked, confidence)
 
     def _visible(self, tx: Reader, ranked: list[ranking.Ranked]) -> list[ranking.Ranked]:
-        """Leave out files that the settings hide, but did not when they were indexed."""
+        """Leave out files that are hidden, but were not when they were indexed."""
         paths = passages.paths(tx, [r.id for r in ranked])
-        return [r for r in ranked if r.id not in paths or not self._core.hides(paths[r.id])]
+        return [r for r in ranked if r.id not in paths or self._core.shows(*paths[r.id])]
 
-    def _compare(self, tx: Reader, namespace: str, vector: Vector, found: _Found) -> None:
+    def _compare(self, tx: Reader, spaces: Sequence[str], vector: Vector, found: _Found) -> None:
         """Note how near the question is to a sample of what is stored; nothing while nothing is embedded."""
-        sample = self._core.samples.get(tx, namespace, found.state, sum(found.searched.values()))
-        if sample is None:
+        stored = sum(found.searched.values())
+        samples = [self._core.samples.get(tx, space, found.state, stored) for space in spaces]
+        drawn = [each for each in samples if each is not None]
+        if not drawn:
             return
+        sample = np.vstack(drawn) if len(drawn) > 1 else drawn[0]
         found.channels.append("vectors")
         cosines = sample @ vector
         found.floor, found.home = float(cosines.min()), float(np.quantile(cosines, 0.9))
@@ -308,17 +320,22 @@ class Recalling(Part):
         self, tx: Reader, question: _Question, found: _Found, vector: Vector, model: int
     ) -> list[tuple[int, float]]:
         """Search what the index was not asked for or does not hold yet: a vector counts from when it is stored."""
-        namespace, generation = question.namespace, found.state.generation
+        generation = found.state.generation
         pool = question.pool(sum(found.searched.values()))
-        if found.meaning.near is None:
-            return passages.search_exact(tx, namespace, vector, question.reach, pool, model=model)
-        if vectors.rebuilding(tx, namespace, generation):
+        parts: list[tuple[int, float]] = []
+        below = None if found.meaning.near is None else generation
+        rebuilding = below is not None and any(vectors.rebuilding(tx, space, generation) for space in question.spaces)
+        if rebuilding:
             found.degraded.append("vector index: being rebuilt; what it lacks was searched exactly")
-            k = pool * (OVERFETCH if question.filtered else 1)
-            return self._core.tails.search(tx, namespace, generation, vector, k, model=model)
-        return passages.search_exact(
-            tx, namespace, vector, question.reach, pool, model=model, below_generation=generation
-        )
+        k = pool * (OVERFETCH if rebuilding and question.filtered else 1)
+        for space in question.spaces:
+            if rebuilding:
+                parts += self._core.tails.search(tx, space, generation, vector, k, model=model)
+            else:
+                parts += passages.search_exact(
+                    tx, space, vector, question.reach, k, model=model, below_generation=below
+                )
+        return _best(parts, k) if len(question.spaces) > 1 else parts
 
     def _envelope(
         self,
@@ -341,6 +358,41 @@ class Recalling(Part):
             next_cursor=mark.after(len(shown)) if more and mark else None,
             mark=mark,
         )
+
+
+def _best(scored: list[tuple[int, float]], k: int) -> list[tuple[int, float]]:
+    return sorted(scored, key=lambda pair: -pair[1])[:k]
+
+
+def _by_words(tx: Reader, question: _Question, pool: int, most: int | None) -> list[tuple[int, float]]:
+    """Return up to `pool` (passage id, BM25) of all that is searched, best first."""
+    terms, reach = question.terms, question.reach
+    parts = [passages.search_words(tx, space, terms, reach, pool, most=most) for space in question.spaces]
+    return parts[0] if len(parts) == 1 else _best([pair for part in parts for pair in part], pool)
+
+
+def _candidates(
+    tx: Reader,
+    question: _Question,
+    *,
+    passage_ids: Iterable[int] = (),
+    chunks: Sequence[int] = (),
+    model: int | None = None,
+) -> dict[int, passages.Candidate]:
+    """Return the passages that are named, or own one of the chunks, and are in reach."""
+    found: dict[int, passages.Candidate] = {}
+    ids = list(passage_ids)
+    for space in question.spaces:
+        found |= passages.candidates(
+            tx, space, question.reach, passages=ids, chunks=chunks, model=model, long=ranking.READ_WORDS
+        )
+    return found
+
+
+def _why_nothing(tx: Reader, spaces: Sequence[str]) -> str | None:
+    """Return why no recall could find anything; None if one could."""
+    reasons = [passages.why_nothing(tx, space) for space in spaces]
+    return None if None in reasons else reasons[0]
 
 
 def _salvaged_hit(score: float, text: salvage.Text) -> Hit:
@@ -393,13 +445,13 @@ def _asked(query: str, asking: Asking) -> tuple[object, ...]:
     return (query, list(asking.include), list(asking.tags), *filters)
 
 
-def _question(namespace: str, query: str, reach: passages.Reach, wanted: int) -> _Question:
+def _question(namespace: str, spaces: tuple[str, ...], query: str, reach: passages.Reach, wanted: int) -> _Question:
     filters = (reach.tags, reach.kind, reach.thread, reach.key, reach.since, reach.until, reach.as_of)
     text = checks.query(query)
     ask = timing.read(text, times.date_of(reach.as_of or reach.now))
     filtered = any(filters) or len(reach.types) < 3
     terms = query_terms(text)[:TERMS]
-    return _Question(namespace, text, replace(reach, former=ask.former), filtered, wanted, ask, terms)
+    return _Question(namespace, spaces, text, replace(reach, former=ask.former), filtered, wanted, ask, terms)
 
 
 def _scored(candidate: passages.Candidate, words: float, near: tuple[list[float], Vector] | None) -> ranking.Scored:
@@ -431,7 +483,9 @@ def _load(
     tx: Reader, question: _Question, found: _Found, ranked: Sequence[ranking.Ranked], *, explain: bool
 ) -> list[Hit]:
     namespace = question.namespace
-    rows = passages.load(tx, namespace, [r.id for r in ranked])
+    rows: dict[int, passages.Found] = {}
+    for space in question.spaces:
+        rows |= passages.load(tx, space, [r.id for r in ranked])
     known = memories.load(tx, namespace, [row.subject for row in rows.values() if row.type == "memory"])
     turns = episodes.load(tx, namespace, [row.seq for row in rows.values() if row.type == "turn"])
     placed = _explained(ranked, found) if explain else {}

@@ -135,7 +135,7 @@ class Tidying(Part):
 
     def _tidied(self, caller: Principal, *, dry_run: bool) -> Tidied:
         policy, now, notes = self._core.settings.tidy, times.now(), list[str]()
-        versions = VersionTidying(self._core, caller.namespace)
+        versions = [VersionTidying(self._core, space) for space in self._core.volumes.spaces(caller.namespace)]
         with self._core.database.read() as tx:
             kept = archived.kept(tx, caller.namespace)
         near = self._pairs(caller.namespace, now, notes) if policy.merge_similar else ()
@@ -148,10 +148,10 @@ class Tidying(Part):
             )
         if dry_run:
             done, digests = self._would(caller.namespace, plan)
-            going = versions.plan().pruned
-            notes += versions.notes
+            going = [pruned for each in versions for pruned in each.plan().pruned]
+            notes += [note for each in versions for note in each.notes]
             return Tidied(
-                times.show(now), dry_run, tuple(done), tuple(digests), plan.expired, tuple(notes), versions=going
+                times.show(now), dry_run, tuple(done), tuple(digests), plan.expired, tuple(notes), versions=tuple(going)
             )
         begun = _Begun(self._core.settings.data_dir / f"tidy-{caller.namespace}.begun")
         stamp = begun.take_over() or now
@@ -164,18 +164,19 @@ class Tidying(Part):
         begun.end()
         if digests:
             self._core.indexer.wake()
-        going = versions.plan()
-        versions.run(going)
+        going = [each.plan() for each in versions]
+        for each, its in zip(versions, going, strict=True):
+            each.run(its)
         return Tidied(
             times.show(stamp),
             dry_run,
             tuple(done),
             tuple(digests),
             plan.expired,
-            (*notes, *versions.notes),
+            (*notes, *(note for each in versions for note in each.notes)),
             before,
-            going.pruned,
-            versions.freed_bytes,
+            tuple(pruned for its in going for pruned in its.pruned),
+            sum(each.freed_bytes for each in versions),
         )
 
     def _follows_policy(self) -> bool:

@@ -18,6 +18,7 @@ from perdure.service.tidy import Tidying
 from perdure.store import Reader, passages, summaries, unsearched, vectors
 from perdure.store.vectors import IndexState, Model
 from perdure.types import Principal
+from perdure.volumes import trouble
 
 REFUSED = (
     "the model embeds other texts and not these; they are found by words alone, and it is asked again within the hour."
@@ -87,6 +88,7 @@ class Upkeep(Tidying):
                 "rebuilding": found.get("rebuilding") if indexer.index is not None else False,
                 "set_aside": indexer.index.client(state.model).kept_aside() if indexer.index else [],
             },
+            **self._volumes(caller),
             **({"not_searched": _not_searched(passed)} if (passed := found.get("not searched")) else {}),
             "threads": {"folded": found.get("folded"), "waiting": found.get("waiting"), "hint": found.get("waits")},
             **({"erasing": ERASING} if unfinished(core.settings.data_dir) else {}),
@@ -95,12 +97,26 @@ class Upkeep(Tidying):
             "versions": _versions(found.get("schema")),
         }
 
+    def _volumes(self, caller: Principal) -> dict[str, Any]:  # Any: as status
+        """Return how each volume of the namespace stands, by name; nothing without one."""
+        directory, volumes = self._core.settings.data_dir, self._core.volumes.of(caller.namespace)
+        shown = {
+            each.name: {
+                "folder": each.mount,
+                "path": str(each.path),
+                "mode": "rw" if each.writable else "ro",
+                "trouble": trouble(directory, each),
+            }
+            for each in volumes
+        }
+        return {"volumes": shown} if shown else {}
+
     def _counted(self, namespace: str) -> tuple[IndexState, dict[str, Any], list[str]]:  # Any: as status
         """Return which models there are, what was found by name, and the names of what cannot be read."""
         core = self._core
         looks: dict[str, Look] = {
             **{kind: partial(passages.total, namespace=namespace, kind=kind) for kind in passages.TOTALS},
-            "not searched": partial(unsearched.counts, namespace=namespace),
+            "not searched": partial(unsearched.counts, namespaces=core.volumes.spaces(namespace)),
             "building": core.indexer.build.progress,
             "folded": partial(summaries.count_folded, namespace=namespace),
             "waiting": lambda tx: compaction.count_waiting(core, tx, namespace),

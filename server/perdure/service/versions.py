@@ -68,8 +68,8 @@ def drop(core: Core, namespace: str, pruned: Sequence[PrunedVersion]) -> int:
     """
     if not pruned:
         return 0
-    workspace = core.workspace_of(namespace)
     try:
+        workspace = core.workspace_of(namespace)
         with bytes_held_alone(core.settings.data_dir) as alone, core.database.read() as tx:
             if not alone:
                 return 0
@@ -82,7 +82,7 @@ def drop(core: Core, namespace: str, pruned: Sequence[PrunedVersion]) -> int:
 
 
 class VersionTidying:
-    """What `perdure tidy` does with the versions of one namespace."""
+    """What `perdure tidy` does with the versions of one namespace, or of one volume."""
 
     def __init__(self, core: Core, namespace: str) -> None:
         self._core, self._namespace = core, namespace

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from sqlmodel import Session
 
 from perdure.store.engine import Reader
+from perdure.store.unsearched import GONE
 from perdure.tables import FileRow, FileVersionRow
 from perdure.types import FileEvent
 
@@ -86,6 +87,15 @@ def note_placed(tx: Session, namespace: str, path: str, mtime_us: int) -> None:
     """Note that the bytes of the present version are in their place, or what became of a file that was deleted."""
     row = tx.get_one(FileRow, (namespace, path))
     row.mtime_us = mtime_us
+
+
+def any_placed(reader: Reader, namespace: str) -> bool:
+    """Return whether there is a file whose bytes were seen in their place and are not known to be gone from there."""
+    statement = (
+        "SELECT 1 FROM file f WHERE namespace = ? AND mtime_us > 0 AND NOT EXISTS"
+        " (SELECT 1 FROM unsearched u WHERE u.namespace = f.namespace AND u.path = f.path AND u.why = ?) LIMIT 1"
+    )
+    return reader.execute(statement, (namespace, GONE)).fetchone() is not None
 
 
 def last(reader: Reader, namespace: str) -> dict[str, StoredFile]:

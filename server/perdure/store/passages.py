@@ -138,10 +138,12 @@ def of_subject(tx: Session, namespace: str, type: str, subject: str) -> list[Pas
     return list(tx.exec(query))
 
 
-def paths(reader: Reader, ids: Sequence[int]) -> dict[int, str]:
-    """Return the paths of those passages that are of files."""
-    statement = "SELECT id, subject FROM passage WHERE type = 'file' AND id IN (SELECT value FROM json_each(?))"
-    return dict(reader.execute(statement, (json.dumps(ids),)))
+def paths(reader: Reader, ids: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """Return namespace and path of those passages that are of files."""
+    statement = (
+        "SELECT id, namespace, subject FROM passage WHERE type = 'file' AND id IN (SELECT value FROM json_each(?))"
+    )
+    return {id: (namespace, path) for id, namespace, path in reader.execute(statement, (json.dumps(ids),))}
 
 
 def any_of(reader: Reader, namespace: str, type: str, subject: str) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlmodel import Session
 
 from perdure.store.engine import Reader, reader_of
 
-WAITS = "waits to be read"  # a document, which no transaction waits for
+WAITS = "waits to be read"  # a document, which no transaction waits for, or what is hidden now
 GONE = "gone from disk"
 EMPTY = "empty"
 NO_TEXT = "no text"
@@ -47,7 +49,8 @@ def remove(tx: Session, namespace: str, path: str) -> None:
     reader_of(tx).execute("DELETE FROM unsearched WHERE namespace = ? AND path = ?", (namespace, path))
 
 
-def counts(reader: Reader, namespace: str) -> dict[str, int]:
+def counts(reader: Reader, namespaces: Sequence[str]) -> dict[str, int]:
     """Return how many files recall passes over, by why."""
-    rows = reader.execute("SELECT why, count(*) FROM unsearched WHERE namespace = ? GROUP BY why", (namespace,))
+    statement = "SELECT why, count(*) FROM unsearched WHERE namespace IN (SELECT value FROM json_each(?)) GROUP BY why"
+    rows = reader.execute(statement, (json.dumps(namespaces),))
     return {why: count for why, count in rows if why in PASSED_OVER}
