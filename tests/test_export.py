@@ -350,7 +350,8 @@ def test_what_is_here_with_another_content_is_refused_by_its_line(cli: CommandLi
 
 
 EXPORTED = {"episode", "memory", "state", "summary", "reading", "file", "file_version", "idempotency"}
-OF_THE_PLACE = {"spending"}  # what a model cost here today is not what another store may spend
+# What a model cost here today, who may come in here, what was done here, and what on this disk recall cannot search.
+OF_THE_PLACE = {"spending", "token", "audit", "unsearched"}
 MADE_ANEW = {"memory_tag", "author", "passage", "in_reach", "chunk", "model", "index_state", "alembic_version"}
 
 
