@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,20 +64,24 @@ def read(
     }
     command = [sys.executable, "-P", "-m", "perdure.document_text", kind, str(PROCESSOR_S)]
     try:
-        reader = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # what these packages complain about quotes the document
-            cwd="/",
-            env=env,
-            start_new_session=True,
-        )
+        # A file and no pipe: communicate() in pieces of time forgets what it had not written yet (CPython up to 3.13).
+        with tempfile.TemporaryFile() as document:
+            document.write(data)
+            document.seek(0)
+            reader = subprocess.Popen(
+                command,
+                stdin=document,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # what these packages complain about quotes the document
+                cwd="/",
+                env=env,
+                start_new_session=True,
+            )
     except OSError as exc:
         raise Unavailable(f"The process that reads documents cannot be started: {exc.strerror}.") from exc
     with reader:
         try:
-            said = _said(reader, data, until, stopped)
+            said = _said(reader, until, stopped)
         finally:
             reader.kill()
     if said is None:
@@ -86,14 +91,12 @@ def read(
     return [Block(*block) for block in json.loads(said)]
 
 
-def _said(reader: subprocess.Popen[bytes], data: bytes, until: float, stopped: Callable[[], bool]) -> bytes | None:
+def _said(reader: subprocess.Popen[bytes], until: float, stopped: Callable[[], bool]) -> bytes | None:
     """Return what the process wrote, None if it has not ended by then."""
-    given: bytes | None = data
     while time.monotonic() < until:
         try:
-            return reader.communicate(given, timeout=min(POLL_S, max(0.0, until - time.monotonic())))[0]
+            return reader.communicate(timeout=min(POLL_S, max(0.0, until - time.monotonic())))[0]
         except subprocess.TimeoutExpired:
-            given = None  # it goes on being written
             if stopped():
                 raise Unavailable("This process ends; the document is read another time.") from None
     return None
