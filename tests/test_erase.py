@@ -286,7 +286,7 @@ def test_an_erasure_that_is_killed_is_ended_by_the_next_and_never_taken_for_done
         shutil.copytree(full, data_dir)
         said = tmp_path / "said"
         with said.open("w+b") as out:
-            files = dict.fromkeys(("stdin", "stdout", "stderr"), out.fileno())
+            files: dict[str, int] = dict.fromkeys(("stdin", "stdout", "stderr"), out.fileno())
             killed = launch("erase", "--namespace", "default", "--yes", env=environment(data_dir), files=files)
             until(lambda reached=moment, process=killed: process.poll() is not None or reached())
             killed.kill()
