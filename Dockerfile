@@ -23,7 +23,7 @@ COPY --from=build /opt/perdure /opt/perdure
 RUN useradd --system --uid 10001 --create-home perdure && install -d -o perdure -g perdure -m 0700 /data
 ENV PATH="/opt/perdure/bin:$PATH" \
     PERDURE_DATA_DIR=/data
-USER perdure
+USER 10001
 WORKDIR /data
 VOLUME /data
 EXPOSE 8420
