@@ -1,4 +1,4 @@
-"""The root file system of the Dockerfile's image, as far as it can be had without an engine: read-only and nearly empty.
+"""The root file system of the Dockerfile's image as far as it can be had without an engine: read-only, nearly empty.
 
 Each command runs in a mount and a process namespace of its own, as the user the image or an orchestrator names, with
 the environment, the working directory and the volume that the Dockerfile says, and nowhere else to write to.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
+import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -16,6 +19,7 @@ import anyio.to_thread
 import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
+from sse_starlette.sse import AppStatus
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -36,6 +40,10 @@ from perdure.service import Service
 from perdure.settings import HttpSettings, Settings
 from perdure.types import Principal
 
+log = logging.getLogger(__name__)
+
+CLOSE_S = 4.0  # after the grace, for the store to close
+
 
 def serve(settings: Settings, announce: Callable[[Settings], None] = lambda _: None) -> None:
     """Listen until a signal comes, then finish what is running and return; `announce` is called once it listens.
@@ -46,6 +54,8 @@ def serve(settings: Settings, announce: Callable[[Settings], None] = lambda _: N
     for number in (signal.SIGTERM, signal.SIGINT):
         # Also what uvicorn leaves by: it raises the signal again when it has shut down, and the service is closed then.
         signal.signal(number, _leave)
+    # Or each answer in an event stream is cut off when the signal comes; ours end with their calls, or with the grace.
+    AppStatus.disable_automatic_graceful_drain()
     with listener, tracing.exported(settings), open_service(settings) as service:
         refuse_open_bind(settings.http, service)
         service.warm_up()
@@ -65,7 +75,27 @@ def serve(settings: Settings, announce: Callable[[Settings], None] = lambda _: N
             timeout_graceful_shutdown=settings.http.grace_s,
             server_header=False,
         )
-        uvicorn.Server(config).run(sockets=[listener])
+        _Ending(config).run(sockets=[listener])
+
+
+class _Ending(uvicorn.Server):
+    """Ends with the process when calls outlast the grace: a thread that waits for an endpoint cannot be cancelled.
+
+    What a call has acknowledged is on disk, so nothing is lost that a caller was told of.
+    """
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            last = threading.Timer((self.config.timeout_graceful_shutdown or 0) + CLOSE_S, _cut_off)
+            last.daemon = True
+            last.start()
+        super().handle_exit(sig, frame)
+
+
+def _cut_off() -> None:
+    log.warning("Calls under way did not end within http.grace_s and were cut off.")
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def build_app(
