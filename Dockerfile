@@ -11,7 +11,7 @@ COPY models/bge-small-en models/bge-small-en
 RUN /opt/perdure/bin/pip install --no-cache-dir ./models/bge-small-en
 COPY pyproject.toml README.md LICENSE ./
 COPY server server
-RUN /opt/perdure/bin/pip install --no-cache-dir .
+RUN /opt/perdure/bin/pip install --no-cache-dir '.[otel]'
 
 FROM python:3.12-slim
 LABEL org.opencontainers.image.title="Perdure" \
@@ -23,7 +23,8 @@ COPY --from=build /opt/perdure /opt/perdure
 RUN useradd --system --uid 10001 --create-home perdure && install -d -o perdure -g perdure -m 0700 /data
 ENV PATH="/opt/perdure/bin:$PATH" \
     PERDURE_DATA_DIR=/data
-USER perdure
+# As a number, so that an orchestrator can tell that it is not root.
+USER 10001
 WORKDIR /data
 VOLUME /data
 EXPOSE 8420

@@ -26,6 +26,7 @@ from mcp.shared.exceptions import MCPError
 from perdure.app import open_service
 from perdure.http import build_app, caller_of
 from perdure.mcp.server import Context, build_server, failure
+from perdure.metrics import Metrics
 from perdure.settings import load_settings
 
 Result = wire.CallToolResult | wire.InputRequiredResult
@@ -460,7 +461,7 @@ def main() -> None:
         with open_service(settings) as service:
             server = build_server(service, settings.tools, caller_of)
             add_fixtures(server)
-            app = build_app(server, settings, service, stateless="sessions" not in sys.argv)
+            app = build_app(server, settings, service, Metrics(service.figures), stateless="sessions" not in sys.argv)
             uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
 
 

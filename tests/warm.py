@@ -41,6 +41,7 @@ IMPORTED = (
     "perdure.mcp.engine",
     "perdure.mcp.front",
     "perdure.mcp.server",
+    "perdure.metrics",
     "perdure.worker",
     "alembic.command",
     "alembic.config",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Any, cast
 
@@ -16,11 +19,13 @@ import anyio.to_thread
 import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
+from sse_starlette.sse import AppStatus
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from perdure import tracing
 from perdure.access import Access
 from perdure.app import open_service
 from perdure.connections import CONNECTIONS, IDLE_S, Connection
@@ -28,10 +33,16 @@ from perdure.errors import Refused, Unavailable
 from perdure.gate import PATH, PRINCIPAL, Gate, bracketed
 from perdure.mcp import wire
 from perdure.mcp.server import Context, build_server
+from perdure.metrics import Metrics
 from perdure.oauth import metadata, metadata_paths
+from perdure.observed import Observed
 from perdure.service import Service
 from perdure.settings import HttpSettings, Settings
 from perdure.types import Principal
+
+log = logging.getLogger(__name__)
+
+CLOSE_S = 4.0  # after the grace, for the store to close
 
 
 def serve(settings: Settings, announce: Callable[[Settings], None] = lambda _: None) -> None:
@@ -40,46 +51,74 @@ def serve(settings: Settings, announce: Callable[[Settings], None] = lambda _: N
     Raises Refused for an address that others can reach while no token is set, Unavailable when it cannot be bound.
     """
     listener = _listen(settings.http)
-    logging.basicConfig(stream=sys.stderr, level=settings.log_level.upper())
     for number in (signal.SIGTERM, signal.SIGINT):
         # Also what uvicorn leaves by: it raises the signal again when it has shut down, and the service is closed then.
         signal.signal(number, _leave)
-    with listener, open_service(settings) as service:
+    # Or each answer in an event stream is cut off when the signal comes; ours end with their calls, or with the grace.
+    AppStatus.disable_automatic_graceful_drain()
+    with listener, tracing.exported(settings), open_service(settings) as service:
         refuse_open_bind(settings.http, service)
         service.warm_up()
         announce(settings)
         host, port = listener.getsockname()[:2]
         print(f"Perdure listens on http://{bracketed(host)}:{port}{PATH}", file=sys.stderr, flush=True)  # noqa: T201
+        metrics = Metrics(service.figures)
+        server = build_server(service, settings.tools, caller_of, metrics.called)
         config = uvicorn.Config(
-            build_app(build_server(service, settings.tools, caller_of), settings, service),
+            build_app(server, settings, service, metrics),
             http=Connection,
             ws="none",
             log_config=None,
             access_log=False,
             limit_concurrency=CONNECTIONS,
             timeout_keep_alive=IDLE_S,
-            timeout_graceful_shutdown=5,
+            timeout_graceful_shutdown=settings.http.grace_s,
             server_header=False,
         )
-        uvicorn.Server(config).run(sockets=[listener])
+        _Ending(config).run(sockets=[listener])
 
 
-def build_app(server: Server[Any], settings: Settings, service: Service, *, stateless: bool = True) -> ASGIApp:
-    """Return the ASGI application of a protocol server: /mcp for both eras, and what is open to everybody.
+class _Ending(uvicorn.Server):
+    """Ends with the process when calls outlast the grace: a thread that waits for an endpoint cannot be cancelled.
+
+    What a call has acknowledged is on disk, so nothing is lost that a caller was told of.
+    """
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            last = threading.Timer((self.config.timeout_graceful_shutdown or 0) + CLOSE_S, _cut_off)
+            last.daemon = True
+            last.start()
+        super().handle_exit(sig, frame)
+
+
+def _cut_off() -> None:
+    log.warning("Calls under way did not end within http.grace_s and were cut off.")
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def build_app(
+    server: Server[Any], settings: Settings, service: Service, metrics: Metrics, *, stateless: bool = True
+) -> ASGIApp:
+    """Return the ASGI application of a protocol server: /mcp for both eras, the figures, what is open to everybody.
 
     No tool of ours asks the client anything back, so no client needs a session; a server of other tools may.
     """
-    open_routes = _open_routes(settings, service)
+    open_routes, guarded = _open_routes(settings, service), []
+    if settings.http.metrics != "off":
+        (guarded if settings.http.metrics == "admin" else open_routes).append(_metrics_route(settings, metrics))
     app = server.streamable_http_app(
         streamable_http_path=PATH,
         stateless_http=stateless,
         max_request_body_size=wire.MAX_LINE_BYTES,
         # Gate checks Host and Origin, also where the SDK would not, and says which setting lets a name in.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-        custom_starlette_routes=open_routes,
+        custom_starlette_routes=open_routes + guarded,
     )
     access = Access(settings, service, open_here=_is_loopback(settings.http.host))
-    return Gate(app, settings, access, [route.path for route in open_routes], streams=not stateless)
+    gate = Gate(app, settings, access, [route.path for route in open_routes], streams=not stateless)
+    return Observed(gate, metrics, [PATH, *(route.path for route in open_routes + guarded)])
 
 
 def _open_routes(settings: Settings, service: Service) -> list[Route]:
@@ -90,7 +129,9 @@ def _open_routes(settings: Settings, service: Service) -> list[Route]:
 
     async def readyz(request: Request) -> Response:
         try:
-            await anyio.to_thread.run_sync(service.check_readable)
+            # Whoever cannot be written to can still be read from, so only a probe that asks for both is told so.
+            writes = "writes" in request.query_params
+            await anyio.to_thread.run_sync(partial(service.check_ready, writes=writes))
         except Unavailable:  # why is for its keeper, who asks perdure status
             return JSONResponse({"status": "not ready"}, 503)
         return JSONResponse({"status": "ready"})
@@ -102,6 +143,21 @@ def _open_routes(settings: Settings, service: Service) -> list[Route]:
     if settings.http.oauth.issuer is not None:
         routes += [Route(path, resource, methods=["GET"]) for path in metadata_paths(settings.http.oauth, PATH)]
     return routes
+
+
+def _metrics_route(settings: Settings, metrics: Metrics) -> Route:
+    guarded = settings.http.metrics == "admin"
+
+    async def read(request: Request) -> Response:
+        if guarded:
+            try:
+                request.scope[PRINCIPAL].require("admin")
+            except Refused as exc:
+                return PlainTextResponse(f"{exc}\n", 403)
+        body, media_type = await anyio.to_thread.run_sync(metrics.read, request.headers.get("accept", ""))
+        return Response(body, headers={"Content-Type": media_type})
+
+    return Route("/metrics", read, methods=["GET"])
 
 
 def caller_of(ctx: Context) -> Principal:

@@ -163,6 +163,13 @@ class HttpSettings(_Section):
         (), description='further Host headers to answer, like "memory.example.org" or "10.0.0.5:*"'
     )
     allowed_origins: tuple[str, ...] = Field((), description='web origins to answer, like "https://app.example.org"')
+    metrics: Literal["admin", "open", "off"] = Field(
+        "admin",
+        description="who may read /metrics: credentials with the scope admin, anybody who reaches the address, nobody",
+    )
+    grace_s: int = Field(
+        5, ge=0, le=600, description="seconds that calls under way may take to end once the server is told to stop"
+    )
     oauth: OAuthSettings = OAuthSettings()  # pyright: ignore[reportCallIssue] defaults of every field
 
 
@@ -324,6 +331,17 @@ class VolumeSettings(_Section):
         return value
 
 
+class TelemetrySettings(_Section):
+    """Where timings go, if they are to go anywhere. They hold no word of what was said or stored."""
+
+    endpoint: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s?#]+$",
+        description="an OpenTelemetry collector over HTTP, like http://127.0.0.1:4318; without it the variables of"
+        " OpenTelemetry decide",
+    )
+
+
 class Settings(BaseSettings):
     """Everything a person can set. PERDURE_HTTP__PORT=9000 is [http] port = 9000; the environment beats the file."""
 
@@ -341,6 +359,9 @@ class Settings(BaseSettings):
         "local", pattern=NAME, description="who acts, as history shows it, over stdio and on the command line"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("warning", description="what goes to stderr")
+    log_format: Literal["text", "json"] = Field(
+        "text", description="text, or json: one object a line, with the request it belongs to"
+    )
     tools: ToolSettings = ToolSettings()  # pyright: ignore[reportCallIssue] defaults of every field
     embedder: EmbedderSettings = EmbedderSettings()  # pyright: ignore[reportCallIssue]
     index: IndexSettings = IndexSettings()  # pyright: ignore[reportCallIssue]
@@ -354,6 +375,7 @@ class Settings(BaseSettings):
     state: StateSettings = StateSettings()  # pyright: ignore[reportCallIssue]
     seeding: SeedingSettings = SeedingSettings()  # pyright: ignore[reportCallIssue]
     limits: LimitSettings = LimitSettings()  # pyright: ignore[reportCallIssue]
+    telemetry: TelemetrySettings = TelemetrySettings()  # pyright: ignore[reportCallIssue]
     volumes: dict[str, VolumeSettings] = Field({}, description="directories of this machine among the files, by name")
 
     @field_validator("volumes")
@@ -475,6 +497,25 @@ def variable_of(section: str, name: str) -> str:
     return PREFIX + "__".join([*section.split("."), name] if section else [name]).upper()
 
 
+def traces_endpoint(settings: Settings) -> str | None:
+    """Return where spans are sent: an address, "" for what the variables of OpenTelemetry say, None for nowhere."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    if settings.telemetry.endpoint is not None:
+        return f"{settings.telemetry.endpoint.rstrip('/')}/v1/traces"
+    exporter = os.environ.get("OTEL_TRACES_EXPORTER", "").strip()
+    if exporter not in ("", "otlp"):
+        return None
+    named = any(os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") for name in ("ENDPOINT", "TRACES_ENDPOINT"))
+    return "" if named or exporter == "otlp" else None
+
+
+def traces_protocol() -> str:
+    """Return the protocol that the variables of OpenTelemetry ask for."""
+    names = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    return next((value for name in names if (value := os.environ.get(name, "").strip())), "http/protobuf")
+
+
 def _is_safe_address(text: str | None) -> bool:
     try:
         parts = urlsplit(text or "")
@@ -552,6 +593,7 @@ __all__ = [
     "SeedingSettings",
     "Settings",
     "StateSettings",
+    "TelemetrySettings",
     "TidySettings",
     "ToolSettings",
     "VolumeSettings",
@@ -560,6 +602,8 @@ __all__ = [
     "is_name",
     "load_settings",
     "record_of",
+    "traces_endpoint",
+    "traces_protocol",
     "variable_of",
     "walk_settings",
 ]

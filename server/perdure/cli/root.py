@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import sys
 from collections.abc import Generator, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from perdure import logs
 from perdure.errors import InvalidInput, PerdureError
 from perdure.settings import Settings, load_settings
 from perdure.types import Principal
@@ -55,7 +55,7 @@ class GlobalOptions:
 
     def load(self) -> Settings:
         settings = load_settings(self.config, namespace=self.namespace, agent=self.agent, data_dir=self.data_dir)
-        logging.basicConfig(level=settings.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(message)s")
+        logs.configure(settings)
         return settings
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -16,6 +14,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.shared.message import SessionMessage
 
+from perdure import logs, tracing
 from perdure.app import open_service
 from perdure.identity import local_principal
 from perdure.mcp.front import Front, Options
@@ -35,9 +34,9 @@ def run_engine(front: Front, options: Options) -> None:
         agent=options.agent,
         data_dir=options.data_dir,
     )
-    logging.basicConfig(stream=sys.stderr, level=settings.log_level.upper())
+    logs.configure(settings)
     caller = local_principal(settings)
-    with open_service(settings) as service:
+    with tracing.exported(settings), open_service(settings) as service:
         service.warm_up()
         asyncio.run(_serve(front, build_server(service, settings.tools, lambda _: caller, one_client=True)))
 

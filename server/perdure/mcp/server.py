@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import logging
 import mimetypes
-import traceback
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -20,8 +22,8 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from perdure import __version__
-from perdure.errors import InvalidInput, NotFound, PerdureError, Refused
+from perdure import __version__, logs, tracing
+from perdure.errors import InvalidInput, NotFound, PerdureError, Refused, Unavailable
 from perdure.mcp import resources
 from perdure.mcp.prompts import Prompt, shown_prompts
 from perdure.mcp.resources import RESOURCES, Resource
@@ -34,6 +36,8 @@ from perdure.types import FileInfo, Principal
 
 log = logging.getLogger(__name__)
 
+REQUEST_ID = "perdure.request_id"  # in the scope of an HTTP request
+
 Context = ServerRequestContext[Any, Any]  # Any: the SDK's lifespan state, which we do not use
 CallerOf = Callable[[Context], Principal]
 T = TypeVar("T")
@@ -42,17 +46,43 @@ CALLS_AT_ONCE = 16  # of reads, and of writes: reads do not queue behind writes 
 QUEUE_S = 10.0  # behind those; what has begun ends too, long before the minute that clients give a call
 
 
+Outcome = Literal["ok", "refused", "unavailable", "failed", "busy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How a tool call ended.
+
+    refused: for what was asked; unavailable: the store cannot do it now; failed: a bug; busy: it was not begun.
+    """
+
+    tool: str
+    seconds: float
+    outcome: Outcome
+    degraded: bool
+    """Whether the answer says that it is weaker than it should be."""
+
+
+OnCall = Callable[[Call], None]
+
+
 class Queued(Exception):
     """A call waited too long for its turn and was not begun."""
 
 
 def build_server(
-    service: Service | None, tools: ToolSettings, caller_of: CallerOf, *, one_client: bool = False
+    service: Service | None,
+    tools: ToolSettings,
+    caller_of: CallerOf,
+    on_call: OnCall | None = None,
+    *,
+    one_client: bool = False,
 ) -> Server[Any]:
     """Return a Server that offers the tools and prompts of the profile, and the resources.
 
-    Without a service it answers lists only. With `one_client`, who stays connected, resources/subscribe is served too;
-    what other clients of the handshake era subscribed to, nobody could be told.
+    Without a service it answers lists only. `on_call` hears of each tool call when it has ended. With `one_client`, who
+    stays connected, resources/subscribe is served too; what other clients of the handshake era subscribed to, nobody
+    could be told.
     """
     shown = shown_tools(tools)
     definitions = [
@@ -70,13 +100,13 @@ def build_server(
         if tool is None or service is None:
             known = ", ".join(shown)
             raise MCPError(code=wire.INVALID_PARAMS, message=f"Unknown tool: {params.name[:80]}. Known: {known}.")
-        reads: bool = tool.definition["annotations"]["readOnlyHint"]
-        try:
-            return await in_turn(partial(answer_call, tool, service, caller_of(ctx), params.arguments), reads=reads)
-        except Queued:
-            return failure(
-                f"{tool.name} waited {QUEUE_S:.0f} s for other calls and was not begun. Call it again later."
-            )
+        with _watched(tool.name, ctx, on_call) as ended:
+            call = partial(answer_call, tool, service, caller_of(ctx), params.arguments)
+            try:
+                return ended(*await in_turn(call, reads=tool.definition["annotations"]["readOnlyHint"]))
+            except Queued:
+                said = f"{tool.name} waited {QUEUE_S:.0f} s for other calls and was not begun. Call it again later."
+                return ended(failure(said), "busy")
 
     async def list_prompts(ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListPromptsResult:
         return wire.ListPromptsResult(prompts=[_prompt(each) for each in prompts.values()])
@@ -128,7 +158,7 @@ def build_server(
         except PerdureError as exc:
             raise MCPError(code=wire.INTERNAL_ERROR, message=str(exc)) from exc
         except Exception as exc:
-            log.error("%s failed with %s\n%s", name[:80], type(exc).__name__, _frames(exc))
+            log.error("%s failed with %s\n%s", name[:80], type(exc).__name__, logs.frames(exc))
             said = "This failed inside the server; the reason is in the server's log."
             raise MCPError(code=wire.INTERNAL_ERROR, message=said) from exc
 
@@ -208,18 +238,45 @@ def _template(resource: Resource) -> wire.ResourceTemplate:
     )
 
 
-def answer_call(tool: Tool, service: Service, caller: Principal, arguments: Any) -> wire.CallToolResult:
+@contextmanager
+def _watched(
+    tool: str, ctx: Context, on_call: OnCall | None
+) -> Generator[Callable[[wire.CallToolResult, Outcome], wire.CallToolResult]]:
+    """Give what to say the end of a call with: it is logged, counted and put into the span of the call."""
+    request = ctx.request
+    logs.REQUEST.set(request.scope.get(REQUEST_ID) if request is not None else uuid.uuid4().hex)
+    begun = time.perf_counter()
+    with tracing.span(f"tools/call {tool}", request.headers if request is not None else {}, tool=tool) as span:
+
+        def ended(result: wire.CallToolResult, outcome: Outcome) -> wire.CallToolResult:
+            structured: dict[str, Any] = result.structured_content or {}  # Any: JSON
+            degraded = bool(structured.get("degraded"))
+            call = Call(tool, time.perf_counter() - begun, outcome, degraded)
+            if span is not None:
+                span.set_attributes({"outcome": outcome, "degraded": degraded})
+            ms = round(call.seconds * 1000, 1)
+            more = {"tool": tool, "outcome": outcome, "duration_ms": ms, "degraded": degraded}
+            log.info("%s %s in %s ms", tool, outcome, ms, extra=more)
+            if on_call is not None:
+                on_call(call)
+            return result
+
+        yield ended
+
+
+def answer_call(tool: Tool, service: Service, caller: Principal, arguments: Any) -> tuple[wire.CallToolResult, Outcome]:
     """Return the tool's result. Our own failures carry their text; anything else is a bug, logged and not shown."""
     try:
-        return _result(tool.run(service, caller, arguments))
+        return _result(tool.run(service, caller, arguments)), "ok"
     except PerdureError as exc:
-        return failure(str(exc))
+        return failure(str(exc)), "unavailable" if isinstance(exc, Unavailable) else "refused"
     except Exception as exc:  # noqa: BLE001 the outermost edge: a bug must cost one call, not the server
-        log.error("%s failed with %s\n%s", tool.name, type(exc).__name__, _frames(exc))
-        return failure(
+        log.error("%s failed with %s\n%s", tool.name, type(exc).__name__, logs.frames(exc))
+        said = (
             f"{tool.name} failed inside the server, and whether it took effect is unknown. Call it once more with the "
             "same arguments; if it fails again, the reason is in the server's log."
         )
+        return failure(said), "failed"
 
 
 def failure(text: str) -> wire.CallToolResult:
@@ -239,13 +296,3 @@ def _binary(found: Binary) -> wire.ImageContent | wire.EmbeddedResource:
     uri = resources.address_of(found.path)
     contents = wire.BlobResourceContents(uri=uri, mime_type=found.mime_type, blob=data)
     return wire.EmbeddedResource(type="resource", resource=contents)
-
-
-def _frames(exc: BaseException) -> str:
-    """Return where it happened, without the messages of exceptions: they can quote what a user stored."""
-    parts: list[str] = []
-    seen: BaseException | None = exc
-    while seen is not None:
-        parts.append(f"{type(seen).__name__}\n{''.join(traceback.format_tb(seen.__traceback__))}")
-        seen = seen.__cause__ or seen.__context__
-    return "caused by ".join(parts)

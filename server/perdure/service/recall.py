@@ -18,6 +18,7 @@ from perdure.service import checks, cursors, times
 from perdure.service.core import Part
 from perdure.store import Reader, episodes, memories, passages, salvage, vectors
 from perdure.timing import Ask
+from perdure.tracing import span
 from perdure.types import MAX_LIMIT, MEMORY_KINDS, Asking, Episode, Hit, PageMark, Principal, Reading, Recall
 from perdure.words import Term, found_share, query_terms
 
@@ -175,6 +176,7 @@ class Recalling(Part):
         """Return what is searched: the namespace, and the volumes it has if files are asked for."""
         return self._core.volumes.spaces(caller.namespace) if "file" in reach.types else (caller.namespace,)
 
+    @span("recall.candidates")
     def _look_up(self, question: _Question) -> _Found:
         """Find candidates by words, while the model embeds the question in its own process, then by meaning."""
         core = self._core
@@ -206,6 +208,7 @@ class Recalling(Part):
         found.degraded += found.meaning.degraded
         return found
 
+    @span("recall.vectors")
     def _by_meaning(self, question: _Question, asked: Asked | None, state: vectors.IndexState, total: int) -> _Meaning:
         indexer = self._core.indexer
         vector = indexer.comparable(asked, state)
@@ -258,6 +261,7 @@ class Recalling(Part):
             parts += near
         return _best(parts, k)
 
+    @span("recall.rank")
     def _rank(self, tx: Reader, question: _Question, found: _Found, enough: int | None) -> list[ranking.Ranked]:
         meaning, candidates = found.meaning, found.candidates
         cosines: dict[int, tuple[list[float], Vector]] = {}
@@ -479,6 +483,7 @@ def _why_empty(found: _Found, ranked: Sequence[ranking.Ranked]) -> str:
     return "below_min_score" if ranked else "no_match"
 
 
+@span("recall.load")
 def _load(
     tx: Reader, question: _Question, found: _Found, ranked: Sequence[ranking.Ranked], *, explain: bool
 ) -> list[Hit]:

@@ -12,7 +12,7 @@ from typing import Any
 from perdure import __version__, documents, migrations
 from perdure.embedders import missing_model
 from perdure.erasure_journal import unfinished
-from perdure.errors import Damaged
+from perdure.errors import Damaged, Unavailable
 from perdure.service import compaction, times
 from perdure.service.tidy import Tidying
 from perdure.store import Reader, passages, summaries, unsearched, vectors
@@ -46,10 +46,47 @@ class Upkeep(Tidying):
         self._core.indexer.warm_up()
         self.begin_tidying()
 
-    def check_readable(self) -> None:
-        """Raise Unavailable unless the store can be read. It tells nothing, so anybody may have it asked."""
-        with self._core.database.read() as tx:
-            tx.execute("SELECT version_num FROM alembic_version").fetchone()
+    def check_ready(self, *, writes: bool = False) -> None:
+        """Raise Unavailable unless the store can be read, has our schema and, with `writes`, can be written.
+
+        It tells nothing and takes no lock, so anybody may have it asked.
+        """
+        database = self._core.database
+        with database.read() as tx:
+            if not migrations.is_current(tx):
+                raise Unavailable("The store has another schema than this program; restart it with the newest perdure.")
+        if writes:
+            database.check_room()
+
+    def figures(self) -> dict[str, float]:
+        """Return what a monitor watches of the whole store, by name; counts that cannot be read are left out.
+
+        No names and no content are in it: whoever serves it decides to whom.
+        """
+        core, indexer = self._core, self._core.indexer
+        found: dict[str, float] = {"writes_blocked": core.database.blocked(WAIT_S) is not None, "readable": True}
+        with suppress(OSError):
+            found["database_bytes"] = core.database.path.stat().st_size
+        try:
+            state = indexer.state()
+            found["embedder_up"] = indexer.trouble(state) is None
+            if indexer.index is not None:
+                found["index_up"] = indexer.index.of(state.model).trouble is None
+            with core.database.read() as tx:
+                found |= self._unfinished(tx, state)
+        except Unavailable:
+            found["readable"] = False
+        return found
+
+    def _unfinished(self, tx: Reader, state: IndexState) -> dict[str, float]:
+        """Return how much waits for its vector, and how many vectors the index lacks, of all namespaces."""
+        index, own = self._core.settings.index, self._core.settings.namespace
+        with_model, with_index = self._core.indexer.embedder is not None, self._core.indexer.index is not None
+        lacked = vectors.count_not_indexed(tx, state.in_force, min_chunks=index.min_chunks, always=own)
+        return {
+            "pending_embedding": passages.count_pending(tx) if with_model else 0,
+            "pending_index": lacked if with_index else 0,
+        }
 
     def status(self, caller: Principal) -> dict[str, Any]:  # Any: a tree of JSON values, for people and probes
         """Return counts, pending work, workers, versions, where the data lies and why nothing can be stored now.

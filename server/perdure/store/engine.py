@@ -81,15 +81,19 @@ class Database:
         self._place.check()
         self._require_writable()
 
+    def check_room(self) -> None:
+        """Raise Unavailable unless a write would be tried now and has room. Takes no lock."""
+        self.check_writable()
+        if trouble.is_full(self._place.directory):
+            raise trouble.Unwritable(trouble.FULL)
+
     def blocked(self, wait_s: float) -> str | None:
         """Return why a write would be refused now, or None. All is asked that a write asks, and nothing is written.
 
         A writer that has its turn longer than `wait_s` blocks the others.
         """
         try:
-            self.check_writable()
-            if trouble.is_full(self._place.directory):
-                raise trouble.Unwritable(trouble.FULL)
+            self.check_room()
             with (
                 self._watched(),
                 self._lock.held(wait_s),

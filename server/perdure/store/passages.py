@@ -225,12 +225,12 @@ def why_nothing(reader: Reader, namespace: str) -> str | None:
     return "all_archived" if total(reader, namespace, "archived") else "nothing_stored"
 
 
-def count_pending(reader: Reader, namespace: str) -> int:
-    """Return how many chunks of the namespace have no embedding by the model in force yet."""
-    statement = (
-        f"SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0 AND model = {IN_FORCE} AND +namespace = ?"
-    )
-    return reader.execute(statement, (namespace,)).fetchone()[0]
+def count_pending(reader: Reader, namespace: str | None = None) -> int:
+    """Return how many chunks of the namespace, or of all, have no embedding by the model in force yet."""
+    statement = f"SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0 AND model = {IN_FORCE}"
+    if namespace is None:
+        return reader.execute(statement).fetchone()[0]
+    return reader.execute(f"{statement} AND +namespace = ?", (namespace,)).fetchone()[0]
 
 
 def any_file_after(reader: Reader, namespace: str, reach: Reach) -> bool:
