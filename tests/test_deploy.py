@@ -19,7 +19,7 @@ import yaml
 
 from bare_root import ROOT, BareRoot, dockerfile
 from conftest import DEADLINE_S, Json, environment, run
-from perdure.settings import Settings, variable_of, walk_settings
+from perdure.settings import load_settings, variable_of, walk_settings
 from tokens import post
 
 DEPLOY = ROOT / "deploy"
@@ -65,7 +65,7 @@ def test_the_parts_of_the_manifests_fit_each_other_the_image_and_the_settings() 
     pod, service, says = manifest("StatefulSet")["spec"]["template"], manifest("Service"), dockerfile()
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
     assert manifest("StatefulSet")["spec"]["serviceName"] == service["metadata"]["name"]
-    port = Settings().http.port
+    port = load_settings(ROOT / "config.example.toml").http.port
     assert container()["ports"] == [{"name": "http", "containerPort": port}] and says["EXPOSE"] == str(port)
     assert service["spec"]["ports"] == [{"name": "http", "port": port, "targetPort": "http"}]
     mounts = {each["name"]: each["mountPath"] for each in container()["volumeMounts"]}

@@ -206,7 +206,8 @@ def _watched(
     with tracing.span(f"tools/call {tool}", request.headers if request is not None else {}, tool=tool) as span:
 
         def ended(result: wire.CallToolResult, outcome: Outcome) -> wire.CallToolResult:
-            degraded = bool((result.structured_content or {}).get("degraded"))
+            structured: dict[str, Any] = result.structured_content or {}  # Any: as the tool's schema has it
+            degraded = bool(structured.get("degraded"))
             call = Call(tool, time.perf_counter() - begun, outcome, degraded)
             if span is not None:
                 span.set_attributes({"outcome": outcome, "degraded": degraded})
