@@ -102,7 +102,8 @@ class Visitor:
             case 5:
                 return "read_file", {"path": f"{name}.md"}
             case _:
-                return "recall", {"query": f"harbour light {self._n}"}
+                # Of turns there are more and more, and without an index each question reads all it may find.
+                return "recall", {"query": f"harbour light {self._n}", "include": ["memories", "files"]}
 
     def call(self, tool: str, **arguments: object) -> Json:
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
