@@ -136,7 +136,7 @@ def test_b110_cancelled_calls_over_stdio_are_whole_or_absent_get_no_late_reply_a
             cancel(client, id)
         client.request("ping")  # comes back when the notice before it has been read
         silent_from[f"c{n}"] = len(client.lines)
-    until(lambda: held(client.process.pid), no_more_than(before), seconds=15)
+    until(lambda: held(client.process.pid), no_more_than(before), seconds=30)
     late = [
         id
         for id, first in silent_from.items()
@@ -162,7 +162,7 @@ def test_b110_calls_that_wait_for_a_silent_embedder_are_given_up_without_a_trace
         begin(client, f"r{n}", "recall", {"query": f"where is the kettle {n}"})
     for n in range(50):
         cancel(client, f"r{n}")
-    until(lambda: held(client.process.pid), no_more_than(before), seconds=15)
+    until(lambda: held(client.process.pid), no_more_than(before), seconds=30)
     answer = client.call("recall", query="kettle")["structuredContent"]
     assert answer["hits"][0]["content"] == "The kettle is in the left cupboard" and "degraded" in answer
     assert not [line for line in client.lines if b'"id":"r4' in line]
@@ -214,7 +214,7 @@ def test_a_write_whose_client_hung_up_and_asked_again_with_the_same_key_is_made_
             # indexed says how it stands now, and what is similar is told once.
             now: Json = {"indexed": 0, "similar": []}
             assert first | now == second | now or tool == "recall"
-    until(lambda: held(server.process.pid), no_more_than(before), seconds=15)
+    until(lambda: held(server.process.pid), no_more_than(before), seconds=30)
     assert "Traceback" not in server.stderr()
     reader = start_stdio()
     reader.initialize()

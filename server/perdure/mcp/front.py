@@ -216,8 +216,9 @@ class Front:
     def _forget_cancelled(self, message: Message) -> None:
         """A cancelled request is never answered, so nobody may wait for its answer."""
         params = message.get("params")
-        if isinstance(params, dict) and "requestId" in params:
-            key = _key(cast("Message", params)["requestId"])
+        id = cast("Message", params).get("requestId") if isinstance(params, dict) else None
+        if isinstance(id, str | int):  # others are no ids, and may not even be looked up
+            key = _key(id)
             self._unanswered.pop(key, None)
             self._held.discard(key)
             self._state.notify_all()

@@ -101,6 +101,7 @@ class Noticing(Seeding, Recalling):
         threading.Thread(target=self._look_unasked, daemon=True, name="files-unasked").start()
 
     def close(self) -> None:
+        self._core.background.close()  # before all is told to stop: what was begun for a caller is finished
         self._core.stopping.set()
         with self._files_guard:
             looker = self._looker
