@@ -8,9 +8,9 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 PROTOCOL = "2025-06-18"  # what most clients of today speak over stdio
 
@@ -156,3 +156,11 @@ def wait_until_nothing_is_pending(client: StdioClient, timeout_s: float = 900.0)
 def default_command() -> Path:
     """Return the installed `perdure` beside the interpreter that runs the bench."""
     return Path(sys.executable).parent / "perdure"
+
+
+def run_bench(main: Callable[[], int | None]) -> NoReturn:
+    """Run a bench to its end and exit with its status, or say why it stopped."""
+    try:
+        sys.exit(main())
+    except (ServerGone, ToolError) as problem:
+        sys.exit(f"The bench stopped: {problem}")

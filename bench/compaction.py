@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from client import ServerGone, ToolError, child_environment, default_command, wait_until_nothing_is_pending
+from client import ToolError, child_environment, default_command, run_bench, wait_until_nothing_is_pending
 from figures import table
 from machine import ROOT, provenance
 from perdure.dates import MONTHS
@@ -232,7 +232,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (ServerGone, ToolError) as problem:
-        sys.exit(f"The bench stopped: {problem}")
+    run_bench(main)

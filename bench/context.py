@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from client import (
-    ServerGone,
     StdioClient,
     ToolError,
     child_environment,
     default_command,
+    run_bench,
     wait_until_nothing_is_pending,
 )
 from figures import table
@@ -271,7 +271,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (ServerGone, ToolError) as problem:
-        sys.exit(f"The bench stopped: {problem}")
+    run_bench(main)

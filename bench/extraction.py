@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from client import ServerGone, ToolError, child_environment, default_command
+from client import ToolError, child_environment, default_command, run_bench
 from figures import table
 from machine import ROOT, provenance
 from product import data_directory, product_in
@@ -142,7 +142,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (ServerGone, ToolError) as problem:
-        sys.exit(f"The bench stopped: {problem}")
+    run_bench(main)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from client import ServerGone, StdioClient, ToolError, default_command, wait_until_nothing_is_pending
+from client import StdioClient, ToolError, default_command, run_bench, wait_until_nothing_is_pending
 from figures import table
 from machine import ROOT, provenance
 from texts import statements
@@ -276,7 +276,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (ServerGone, ToolError) as problem:
-        sys.exit(f"The bench stopped: {problem}")
+    run_bench(main)

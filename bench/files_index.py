@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import random
 import sqlite3
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from client import ServerGone, StdioClient, ToolError, default_command
+from client import StdioClient, ToolError, default_command, run_bench
 from figures import table
 from machine import ROOT, provenance
 from perdure.embedders import open_embedder
@@ -197,7 +196,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (ServerGone, ToolError) as problem:
-        sys.exit(f"The bench stopped: {problem}")
+    run_bench(main)

@@ -13,7 +13,6 @@ import io
 import json
 import statistics
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from client import ServerGone, ToolError, child_environment, default_command, wait_until_nothing_is_pending
+from client import ServerGone, child_environment, default_command, run_bench, wait_until_nothing_is_pending
 from figures import table
 from machine import ROOT, provenance
 from perdure.app import open_service
@@ -295,7 +294,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ServerGone, ToolError) as problem:
-        sys.exit(f"The bench stopped: {problem}")
+    run_bench(main)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import growth
 from baselines import Baselines, Ranking
-from client import ServerGone, ToolError, default_command, wait_until_nothing_is_pending
+from client import default_command, run_bench, wait_until_nothing_is_pending
 from figures import ALL, PERDURE, SYSTEMS, Result, Row, Tally, auroc, shown, table
 from machine import ROOT, provenance
 from perdure.embedders import Embedder, open_embedder
@@ -474,7 +474,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (ServerGone, ToolError) as problem:
-        sys.exit(f"The bench stopped: {problem}")
+    run_bench(main)

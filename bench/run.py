@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client import (
-    ServerGone,
     StdioClient,
-    ToolError,
     child_environment,
     content_of,
     default_command,
+    run_bench,
     wait_until_nothing_is_pending,
 )
 from machine import ROOT, provenance, rss_mb, stop_workers, worker_pids
@@ -353,7 +352,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ServerGone, ToolError) as problem:
-        sys.exit(f"The bench stopped: {problem}")
+    run_bench(main)
