@@ -23,7 +23,9 @@ from perdure.shapes import check_schemas
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$"
 PREFIX = "PERDURE_"
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")  # begins a path with a drive or a host
-NOT_SETTINGS = {"PERDURE_CONFIG"}  # says where the file is, so it cannot stand in it
+PASSPHRASE = "PERDURE_PASSPHRASE"  # of a backup; in no settings file, for those stand in backups
+NOT_SETTINGS = {"PERDURE_CONFIG", "PERDURE_TOKEN", PASSPHRASE}
+"""Says where the file is, so it cannot stand in it; what clients send; what opens a backup."""
 
 
 def is_name(text: str) -> bool:
@@ -181,6 +183,9 @@ class LimitSettings(_Section):
     memories: int = Field(0, ge=0, description="memories in force that a namespace may hold")
     bytes: int = Field(
         0, ge=0, description="bytes of memories, turns, state and all versions of files that a namespace may hold"
+    )
+    daily_tokens: int = Field(
+        0, ge=0, description="tokens of the language model that summaries of a namespace may use each day (UTC)"
     )
 
 
@@ -497,6 +502,11 @@ def variable_of(section: str, name: str) -> str:
     return PREFIX + "__".join([*section.split("."), name] if section else [name]).upper()
 
 
+def backup_passphrase() -> str | None:
+    """Return the passphrase that encrypts a backup, and opens it again, if the environment has one."""
+    return os.environ.get(PASSPHRASE) or None
+
+
 def traces_endpoint(settings: Settings) -> str | None:
     """Return where spans are sent: an address, "" for what the variables of OpenTelemetry say, None for nowhere."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -597,6 +607,7 @@ __all__ = [
     "TidySettings",
     "ToolSettings",
     "VolumeSettings",
+    "backup_passphrase",
     "default_config_file",
     "default_data_dir",
     "is_name",

@@ -65,6 +65,8 @@ class Principal:
     namespace: str
     agent: str
     scopes: frozenset[str] = SCOPES
+    token: str | None = None
+    """The id of the stored token that proved it, if one did; for the audit, and never what decides."""
 
     def require(self, *scopes: str) -> None:
         """Raise Refused, naming the first that lacks, unless the caller holds all of these scopes."""

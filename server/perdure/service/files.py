@@ -264,7 +264,7 @@ class Files(FileReading):
             _still(workspace, path, present)
             # Kept before the commit, so that a crash after it loses nothing.
             workspace.keep(data)
-            with self._changing((owner.namespace, path)) as tx:
+            with self._changing((owner.namespace, path), token=caller.token) as tx:
                 if there is not None:
                     self._record(tx, owner, path, there, present.version, "external_change")
                 self._record(tx, owner, path, data, version, "write_file", about)
@@ -290,7 +290,7 @@ class Files(FileReading):
         receipt = FileDeleted(path, present.version)
         with workspace.removing(path) as remove:
             _still(workspace, path, present)
-            with self._changing((owner.namespace, path), spend_reserve=there is None) as tx:
+            with self._changing((owner.namespace, path), token=owner.token, spend_reserve=there is None) as tx:
                 if there is not None:
                     self._record(tx, owner, path, there, present.version, "external_change")
                 self._record_removal(tx, owner, path, present.version)
@@ -321,7 +321,7 @@ class Files(FileReading):
         with source.removing(path) as remove, sink.replacing(target, data, mode=mode) as put:
             _still(source, path, present)
             sink.keep(data)
-            with self._changing((owner.namespace, path), (taker.namespace, target)) as tx:
+            with self._changing((owner.namespace, path), (taker.namespace, target), token=caller.token) as tx:
                 if there is not None:
                     self._record(tx, owner, path, there, present.version, "external_change")
                 self._record_removal(tx, owner, path, present.version, left)
@@ -391,13 +391,15 @@ class Files(FileReading):
     # --- what SQL knows of it
 
     @contextmanager
-    def _changing(self, *changed: tuple[str, str], spend_reserve: bool = False) -> Generator[Session]:
+    def _changing(
+        self, *changed: tuple[str, str], token: str | None = None, spend_reserve: bool = False
+    ) -> Generator[Session]:
         """Give the transaction that changes files, and prune in it; their bytes go once it is committed.
 
-        `changed` are (namespace or space of a volume, path).
+        `changed` are (namespace or space of a volume, path); `token` is the id of the caller's.
         """
         pruned: dict[str, list[PrunedVersion]] = {}
-        with self._core.database.write(spend_reserve=spend_reserve) as tx:
+        with self._core.database.write(token=token, spend_reserve=spend_reserve) as tx:
             yield tx
             for space, path in changed:
                 found = versions.prune(tx, self._core.settings.files, space, path, times.now())

@@ -73,7 +73,7 @@ class History(Part):
         new = [_episode(caller, label, turn, n, now) for n, turn in enumerate(turns) if n not in handed_in]
         request = [[turn.role, turn.content, turn.name, turn.at] for turn in turns]
         once = Once(caller.namespace, idempotency_key, "append_history", thread, request)
-        with self._core.database.write() as tx:
+        with self._core.database.write(token=caller.token) as tx:
             if (earlier := once.first(reader_of(tx))) is not None:
                 return replace(first := Appended(**earlier), note=redaction.note(first.note))
             size = sum(len(turn.content.encode()) for turn in turns)

@@ -34,7 +34,7 @@ from perdure.service.exported import (
 from perdure.service.history import index_turns
 from perdure.service.importing_files import FileImport
 from perdure.service.memories import passage_of
-from perdure.store import audit, episodes, memories, passages, reader_of, states, summaries, transfer
+from perdure.store import audit, episodes, files, memories, passages, reader_of, states, summaries, transfer
 from perdure.tables import EpisodeRow, IdempotencyRow, MemoryRow, StateRow
 from perdure.types import Appended, Imported, Principal
 
@@ -116,7 +116,7 @@ class _Import:
         self._events: list[EpisodeLine] = []
         self._memories: dict[str, MemoryRow] = {}
         self._placing: list[FileImport] = []
-        self._namespaces: list[str] = []
+        self._before: dict[str, tuple[dict[str, int], tuple[int, int]]] = {}  # what each namespace held
         self.added, self.present = Counter[str](), Counter[str]()
         self.kept: list[str] = []
 
@@ -161,7 +161,9 @@ class _Import:
             self._tx, workspace, self._namespace, self._numbers, self.added, self.present, self.kept, self._core.hides
         )
         self._placing.append(self._files)
-        self._namespaces.append(self._namespace)
+        if self._namespace not in self._before:
+            held = self._core.quotas.held(self._reader, self._namespace)
+            self._before[self._namespace] = held, files.used(self._reader, self._namespace)
 
     def _add_events(self) -> None:
         lines, self._events = self._events, []
@@ -316,9 +318,14 @@ class _Import:
         """Put the files in their places; only the commit is missing afterwards."""
         self._add_events()
         self._add_memories()
-        for namespace in dict.fromkeys(self._namespaces):
+        for namespace, (held, used) in self._before.items():
+            try:
+                self._core.quotas.admit_import(self._reader, namespace, held)
+                self._core.file_quotas.admit_import(self._reader, namespace, used)
+            except Refused as exc:
+                raise Refused(f"{exc} {NOTHING}") from exc
             audit.note(self._tx, audit.Change(times.now(), namespace, agent, "import"))
-        for files in self._placing:
-            files.place()
+        for each in self._placing:
+            each.place()
         self._numbers.drop()
         return Imported(dict(self.added), dict(self.present), tuple(self.kept))

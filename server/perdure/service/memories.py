@@ -85,7 +85,7 @@ class Memories(Part):
         row.fingerprint = checks.fingerprint(row.content, row.key)
         request = (content, key, kind, list(tags), thread, source, at, expires_at, supersedes, details)
         once = Once(caller.namespace, idempotency_key, "remember", *request)
-        receipt = self._written(row, once, supersedes)
+        receipt = self._written(row, once, supersedes, caller.token)
         if not caller.may("memory:read"):
             receipt = replace(receipt, similar=())
         said = [receipt.note] if receipt.note else []
@@ -93,13 +93,13 @@ class Memories(Part):
             said.append(EXPIRED.format(times.show(row.expires_at)))
         return replace(receipt, note=redaction.note(" ".join(said) or None))
 
-    def _written(self, row: MemoryRow, once: Once, supersedes: str | None) -> Receipt:
+    def _written(self, row: MemoryRow, once: Once, supersedes: str | None, token: str | None) -> Receipt:
         pieces = chunking.split(row.content)
         alone = self._core.pace.begin()
         try:
             self._core.indexer.lone_writes += alone
             making = self._embed_meanwhile(row, pieces) if alone else None
-            with self._core.database.write() as tx:
+            with self._core.database.write(token=token) as tx:
                 if (earlier := once.first(reader_of(tx))) is not None:
                     earlier.update(superseded=tuple(earlier["superseded"]), similar=())
                     return self._as_indexed(tx, row.namespace, Receipt(**earlier))
@@ -249,7 +249,7 @@ class Memories(Part):
             reason = redaction.of(checks.storable(reason, "reason"))
         once = Once(caller.namespace, idempotency_key, "forget", id, key, undo)
         now = times.now()
-        with self._core.database.write(spend_reserve=not undo) as tx:
+        with self._core.database.write(token=caller.token, spend_reserve=not undo) as tx:
             if (first := once.first(reader_of(tx))) is not None:
                 return Forgotten(**first)
             row = self._to_forget(tx, caller.namespace, id, checks.key(key), undo=undo)

@@ -157,7 +157,7 @@ class Upkeep(Tidying):
             "building": core.indexer.build.progress,
             "folded": partial(summaries.count_folded, namespace=namespace),
             "waiting": lambda tx: compaction.count_waiting(core, tx, namespace),
-            "waits": partial(compaction.waits, core),
+            "waits": lambda tx: compaction.waits(core, tx, namespace),
             "tokens today": lambda tx: summaries.spent(tx, times.day(times.now())),
             "schema": migrations.schema_version,
         }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sqlmodel import Session
 
-from perdure.store.engine import AUDITED, Reader, reader_of
+from perdure.store.engine import AUDITED, TOKEN, Reader, reader_of
 from perdure.tables import EpisodeRow
 
 FIRST = "0" * 64  # what the first row has for the hash of the one before
@@ -70,11 +70,12 @@ def note_episodes(tx: Session, rows: Sequence[EpisodeRow]) -> None:
     if not tx.info.get(AUDITED):
         return
     changes: list[Change] = []
+    token = tx.info.get(TOKEN)
     for row in rows:
         tool = TOOLS.get(row.kind, row.kind)
-        change = Change(row.recorded_at, row.namespace, row.agent, tool, row.subject, seq=row.seq)
+        change = Change(row.recorded_at, row.namespace, row.agent, tool, row.subject, seq=row.seq, token=token)
         if row.kind == "turn":
-            change = Change(row.recorded_at, row.namespace, row.agent, tool, row.thread, seq=row.seq)
+            change = Change(row.recorded_at, row.namespace, row.agent, tool, row.thread, seq=row.seq, token=token)
             if changes and (changes[-1].tool, changes[-1].target) == (tool, row.thread):
                 continue
         changes.append(change)

@@ -27,7 +27,7 @@ Reader = sqlite3.Connection
 
 BUSY_TIMEOUT_MS = 5_000  # a lock that somebody takes past ours
 CHECK_S = 5.0  # for looking whether a page that could not be read is damaged; some hundred megabytes
-AUDITED = "perdure_audited"  # in the info of a session
+AUDITED, TOKEN = "perdure_audited", "perdure_token"  # in the info of a session
 READ_AGAIN_TIMES = 3  # without a commit between: then a disk that fails time and again is not trusted with a write
 
 PRAGMAS = (
@@ -167,12 +167,14 @@ class Database:
                 pooled.close()  # rolls back, and goes back to the pool
 
     @contextlib.contextmanager
-    def write(self, *, spend_reserve: bool = False) -> Generator[Session]:
+    def write(self, *, token: str | None = None, spend_reserve: bool = False) -> Generator[Session]:
         """One transaction: committed and synced to disk when the block ends, rolled back when it raises.
 
-        `spend_reserve` is for what makes less of what is stored: on a full disk it takes the room set aside for it.
+        `token` is the id of the one that proved who writes, for the audit. `spend_reserve` is for what makes less of
+        what is stored: on a full disk it takes the room set aside for it.
         """
         with self._write(full_sync=True, spend_reserve=spend_reserve) as session:
+            session.info[TOKEN] = token
             yield session
 
     @contextlib.contextmanager
