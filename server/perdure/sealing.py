@@ -53,7 +53,8 @@ def recipients_of(texts: Sequence[str]) -> tuple[Recipient, ...]:
             try:
                 found.append(kind.from_str(line))
             except pyrage.RecipientError as exc:
-                raise InvalidInput(f"The public key {line[:40]!r} cannot be used: {exc}.") from exc
+                # Whatever it is, a secret key by mistake perhaps, is not shown.
+                raise InvalidInput(f"What --recipient gives is no public key, age1… or ssh-…: {exc}.") from exc
     return tuple(found)
 
 

@@ -54,8 +54,8 @@ class FileQuotas:
             if limit and now > max(limit, then):
                 what = "files" if name == "max_files" else "bytes of files"
                 raise Refused(
-                    f"The namespace {namespace} would have {now:,} {what}; the limit is {limit:,} ([files] {name}). To import all the same, lift it for this command: "
-                    f"PERDURE_FILES__{name.upper()}=0."
+                    f"The namespace {namespace} would have {now:,} {what}; the limit is {limit:,} ([files] {name}). "
+                    f"To import all the same, lift it for this command: PERDURE_FILES__{name.upper()}=0."
                 )
 
     def _excess(self, used: _Used, more: _Used) -> str | None:
