@@ -16,6 +16,7 @@ from perdure.models import Models
 from perdure.service import Core, Quotas, Service
 from perdure.service.file_quotas import FileQuotas
 from perdure.settings import Settings, record_of
+from perdure.sharing import Collections
 from perdure.store import Database, FairLock, files
 from perdure.volumes import Volume, Volumes, VolumeWorkspace, read_settings
 from perdure.workspace import Workspace
@@ -56,6 +57,7 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
             FairLock(directory / "files.lock"),
             pool,
             volumes,
+            Collections(settings),
             hides,
             Quotas(settings.limits),
             FileQuotas(database, settings.files, hides),

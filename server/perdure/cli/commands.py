@@ -409,7 +409,7 @@ def _setting_line(settings: Settings, section: str, name: str) -> str:
         return f"# {name} is not set"
     if not type(owner).model_fields[name].repr:
         return f"# {name} is set and not shown"
-    if name == "volumes":
+    if name in ("volumes", "collections"):
         value = owner.model_dump(mode="json", include={name}, exclude_none=True)[name]
     if isinstance(value, str):
         value = re.sub(r"//[^/@]*@", "//", value)  # an address may carry a password

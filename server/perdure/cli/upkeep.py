@@ -17,7 +17,7 @@ from perdure.cli.output import note, progress_bar, show, visible
 from perdure.cli.root import session, settings_of
 from perdure.disk import new_file
 from perdure.errors import InvalidInput, Refused, Unavailable
-from perdure.settings import NAME, PASSPHRASE, backup_passphrase
+from perdure.settings import PASSPHRASE, SPACE, backup_passphrase
 from perdure.types import Imported
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Add what another store exported, all or nothing; what is here already is left as it is."""
-    if into is not None and not re.match(NAME, into):
+    if into is not None and not re.match(SPACE, into):
         raise InvalidInput(f"--into {into!r} is no namespace: letters, digits, _ and -, at most 80.")
     with _opened(file) as source, session(ctx) as (service, caller), progress_bar("Importing") as advance:
         size = 0 if source is sys.stdin.buffer else os.fstat(source.fileno()).st_size

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from sqlmodel import Session
 
-from perdure import chunking, ranking
+from perdure import chunking, ranking, sharing
 from perdure.errors import Conflict, InvalidInput, Refused
 from perdure.service import checks, times
 from perdure.service.core import Core, Part
@@ -134,7 +134,7 @@ class _Import:
                 self._begin(line.namespace)
             case EndLine():
                 pass
-            case _ if self._namespace is None or self._files is None:
+            case _ if self._namespace is None:
                 raise InvalidInput("it belongs to no namespace: a namespace line comes first.")
             case EpisodeLine():
                 self._events.append(line)
@@ -145,6 +145,8 @@ class _Import:
             case SummaryLine():
                 self._take_summary(line, self._namespace)
             case VersionLine() | FileLine():
+                if self._files is None:
+                    raise InvalidInput("it is of a file, and a collection has none.")
                 self._files.take(line)
             case ReadingLine():
                 self._take_reading(line, self._namespace)
@@ -156,14 +158,17 @@ class _Import:
             raise InvalidInput("--into takes an export of one namespace, and here begins another.")
         self._namespace = self._into or namespace
         self._numbers.begin(self._namespace)
-        workspace = self._core.workspace_of(self._namespace)
-        self._files = FileImport(
-            self._tx, workspace, self._namespace, self._numbers, self.added, self.present, self.kept, self._core.hides
-        )
-        self._placing.append(self._files)
+        self._files = None
+        if sharing.name_of(self._namespace) is None:
+            self._files = self._file_import(self._namespace)
+            self._placing.append(self._files)
         if self._namespace not in self._before:
             held = self._core.quotas.held(self._reader, self._namespace)
             self._before[self._namespace] = held, files.used(self._reader, self._namespace)
+
+    def _file_import(self, namespace: str) -> FileImport:
+        workspace, tell = self._core.workspace_of(namespace), (self.added, self.present, self.kept)
+        return FileImport(self._tx, workspace, namespace, self._numbers, *tell, self._core.hides)
 
     def _add_events(self) -> None:
         lines, self._events = self._events, []

@@ -58,20 +58,23 @@ class Memories(Part):
 
         With `key` it supersedes the memory that holds the key, with `supersedes` the one of that id. The same text
         under the same key is stored once, and without a key once for each day it is told for. `at` is when it was said
-        or happened. Raises InvalidInput, NotFound.
+        or happened. A key that begins with that of a collection, and else the memory of `supersedes`, has it shared
+        there. Raises InvalidInput, NotFound, Refused.
         """
         caller.require("memory:write")
+        label = checks.key(key)
+        keeper = self._core.keeper(caller, label, id=supersedes)
         now = times.now()
         redaction = Redaction(self._core.settings.privacy)
         content = redaction.of_statement(checks.text(content, "content"), "content")
         details = redaction.of_values(checks.metadata(metadata))
         row = MemoryRow(
             id=new_id(),
-            namespace=caller.namespace,
+            namespace=keeper.namespace,
             seq=0,
             content=content,
             fingerprint="",
-            key=checks.key(key),
+            key=None if self._core.collections.is_prefix(caller.namespace, label) else label,
             kind=checks.one_of(kind, "kind", types.MEMORY_KINDS),
             tags=json.dumps(checks.tags(tags), ensure_ascii=False),
             details=json.dumps(details, ensure_ascii=False),
@@ -249,10 +252,12 @@ class Memories(Part):
             reason = redaction.of(checks.storable(reason, "reason"))
         once = Once(caller.namespace, idempotency_key, "forget", id, key, undo)
         now = times.now()
+        label = checks.key(key)
+        space = self._core.keeper(caller, label, id=id).namespace
         with self._core.database.write(token=caller.token, spend_reserve=not undo) as tx:
             if (first := once.first(reader_of(tx))) is not None:
                 return Forgotten(**first)
-            row = self._to_forget(tx, caller.namespace, id, checks.key(key), undo=undo)
+            row = self._to_forget(tx, space, id, label, undo=undo)
             if undo:
                 self._bring_back(tx, row, now)
             elif row.forgotten_at is None:

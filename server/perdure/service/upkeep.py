@@ -126,6 +126,7 @@ class Upkeep(Tidying):
                 "set_aside": indexer.index.client(state.model).kept_aside() if indexer.index else [],
             },
             **self._volumes(caller),
+            **self._collections(caller.namespace),
             **({"not_searched": _not_searched(passed)} if (passed := found.get("not searched")) else {}),
             "threads": {"folded": found.get("folded"), "waiting": found.get("waiting"), "hint": found.get("waits")},
             **({"erasing": ERASING} if unfinished(core.settings.data_dir) else {}),
@@ -147,6 +148,14 @@ class Upkeep(Tidying):
             for each in volumes
         }
         return {"volumes": shown} if shown else {}
+
+    def _collections(self, namespace: str) -> dict[str, Any]:  # Any: as status
+        """Return each collection of the namespace, by name; nothing without one."""
+        shown = {
+            each.name: {"keys": each.prefix, "mode": "rw" if each.is_written_by(namespace) else "ro"}
+            for each in self._core.collections.of(namespace)
+        }
+        return {"collections": shown} if shown else {}
 
     def _counted(self, namespace: str) -> tuple[IndexState, dict[str, Any], list[str]]:  # Any: as status
         """Return which models there are, what was found by name, and the names of what cannot be read."""
