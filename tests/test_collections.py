@@ -219,7 +219,7 @@ def test_export_import_backup_and_erasure_know_collections(store: Store, tmp_pat
     assert run("restore", str(tmp_path / "b.zip"), env=back).returncode == 0
     assert kept in run("recall", "dunnart ladder", env=back).stdout
 
-    assert "No" in run("erase", "--memory", gone, "--yes", env=environment(store.data_dir, **SETTINGS)).stderr
+    assert "no such" in run("erase", "--memory", gone, "--yes", env=environment(store.data_dir, **SETTINGS)).stderr
     erased = store.answer("--namespace", "ana", "erase", "--memory", gone, "--yes")
     assert "memory" in erased
     assert gone not in json.dumps(hits(store.bo, "dunnart cellar")) and kept in json.dumps(hits(store.bo, "dunnart"))
