@@ -221,7 +221,7 @@ def test_export_import_backup_and_erasure_know_collections(store: Store, tmp_pat
 
     assert "no such" in run("erase", "--memory", gone, "--yes", env=environment(store.data_dir, **SETTINGS)).stderr
     erased = store.answer("--namespace", "ana", "erase", "--memory", gone, "--yes")
-    assert "memory" in erased
+    assert "Removed from collection.team: 1 embeddings, 1 memories" in erased
     assert gone not in json.dumps(hits(store.bo, "dunnart cellar")) and kept in json.dumps(hits(store.bo, "dunnart"))
     assert run("erase", "--namespace", "collection.team", "--yes", env=back).returncode == 0
     with closing(sqlite3.connect(tmp_path / "back" / "perdure.db")) as database:
