@@ -17,7 +17,7 @@ import numpy as np
 from perdure.embedders import Matrix, Vector
 from perdure.errors import Unavailable
 from perdure.indexes import IndexLost, VectorIndex
-from perdure.store import Database, vectors
+from perdure.store import EVERY, Database, vectors
 from perdure.store.vectors import Model
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Generations:
         finally:
             self._lock.release()
         if not whole:
-            with self._database.read() as tx:
+            with self._database.read(EVERY) as tx:
                 lost = bool(vectors.indexed(tx, model))
             if lost:
                 self.begin(model, "the index lost its vectors")
@@ -113,7 +113,7 @@ class Generations:
 
     def begin(self, model: Model, why: str) -> None:
         """Give up the generation of `model` for the next one, which is fed from SQL."""
-        with self._database.write() as tx:
+        with self._database.write(EVERY) as tx:
             generation = vectors.new_generation(tx, model.id, model.generation).generation
         self.opened = None
         self.trouble = "it is being rebuilt"
@@ -124,7 +124,7 @@ class Generations:
 
         A count proves nothing: Chroma counts vectors it cannot find.
         """
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             namespaces = vectors.indexed(tx, model)
             last = vectors.last_chunk(tx)
         for namespace, ids, truth in self._all(model, namespaces) if whole else self._some(model, namespaces, last):
@@ -149,7 +149,7 @@ class Generations:
             yield namespace, *(page if page[0] else self._page(namespace, model, 0, SAMPLE_BATCH))
 
     def _page(self, namespace: str, model: Model, after: int, limit: int) -> tuple[list[int], Matrix]:
-        with self._database.read() as tx:
+        with self._database.read(namespace) as tx:
             return vectors.indexed_after(tx, namespace, model, after, limit)
 
     def _set_aside(self) -> None:

@@ -68,7 +68,7 @@ class Core:
         collection = self.collections.of_key(caller.namespace, key)
         if key is None and id is not None:
             spaces = self.collections.spaces(caller.namespace)
-            with self.database.read() as tx:
+            with self.database.read(*spaces) as tx:
                 space = memories.space_of(tx, spaces, id) if len(spaces) > 1 else None
             collection = self.collections.of_space(caller.namespace, space) if space is not None else None
         if collection is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perdure import sharing
-from perdure.store.engine import Reader
+from perdure.store.port import Reader
 
 # Archived memories are of no conversation any more; what has expired, was forgotten or replaced does not hold.
 IN_FORCE = (
