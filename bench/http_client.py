@@ -21,7 +21,7 @@ META = {
     "io.modelcontextprotocol/clientCapabilities": {},
     "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
 }
-START_S = 60.0
+START_S = 300.0
 
 
 class Server:

@@ -26,6 +26,7 @@ ENVIRONMENT = {
     "PERDURE_INDEX__EXACT_MAX_CHUNKS": "0",
     "PERDURE_INDEX__MIN_CHUNKS": "0",
 }
+ALONE_S = 0.05  # a write that comes sooner after another is taken for a load job, and its vector for later
 SCRIPT: tuple[Step, ...] = (
     ("remember", {"content": "Ana's dog is called Rex", "key": "ana.dog", "tags": ["dogs"]}),
     ("remember", {"content": "Ana's dog is called Rex", "key": "ana.dog"}),
@@ -132,7 +133,7 @@ def play(command: Path, store: Store, way: str) -> list[Mapping[str, Any]]:
             client = StdioClient([str(command)], env)
             try:
                 client.initialize()
-                return _played(lambda tool, given: client.request("tools/call", {"name": tool, "arguments": given}))
+                return _played(lambda tool, given: client.request("tools/call", {"name": tool, "arguments": given}, 300))
             finally:
                 client.close()
         with serving(command, env) as server:
@@ -144,8 +145,9 @@ def play(command: Path, store: Store, way: str) -> list[Mapping[str, Any]]:
 def _played(call: Call) -> list[Mapping[str, Any]]:
     answers: list[Mapping[str, Any]] = []
     for tool, arguments in SCRIPT:
-        if tool in ("recall", "get_context"):
+        if tool in ("remember", "recall", "get_context"):
             _settle(call)
+            time.sleep(ALONE_S)
         answers.append(call(tool, arguments))
     return answers
 
