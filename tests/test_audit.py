@@ -37,7 +37,7 @@ def changed(client: StdioClient) -> list[tuple[str, str | None]]:
         ("append_history", "talk"),
         ("set_state", "gate.colour"),
         ("write_file", "a.md"),
-        ("write_file", "a.md"),
+        ("edit_file", "a.md"),
         *moved,
     ]
 
