@@ -72,6 +72,12 @@ def test_a_long_file_is_said_to_wait_until_it_is_found(client: StdioClient) -> N
         assert answer["empty_reason"] == "index_not_ready"
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    done(client, "write_file", path="ledger.txt", content=LONG.replace("herons", "storks"))
+    while (answer := recall(client, "ledger storks", include=["files"], limit=1))["hits"][0]["version"] == 1:
+        assert "changed since it was indexed, and is indexed anew: ledger.txt" in str(answer["degraded"])
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "storks" in answer["hits"][0]["content"]
     done(client, "write_file", path="ledger.txt", content="Burnt.\n")
     assert [hit["content"] for hit in recall(client, "ledger burnt", include=["files"])["hits"]] == ["Burnt."]
 

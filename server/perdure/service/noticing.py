@@ -6,7 +6,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -41,7 +41,7 @@ OTHERS_S = 0.2  # between two tries to look while another process does
 SETTLE_S, SETTLE_BYTES = 0.5, 128 * 1024  # that a question settles what was written, and the largest file of it
 FIRST_S = 1.0  # that a question waits for the first look at a volume, whose files nobody wrote through Perdure
 MAX_KNOWN = 20_000  # files of one volume that recall searches
-CHANGED = "changed on disk since it was indexed, and is indexed anew: {}; read_file shows what is there now"
+CHANGED = "changed since it was indexed, and is indexed anew: {}; read_file shows what is there now"
 WAITING = "{} files that were written just now are searched as they are now soon; ask again, or use list_files"
 READING = "volumes are still being read for the first time; ask again to search all their files"
 
@@ -134,13 +134,12 @@ class Noticing(Seeding, Recalling):
             answer = super().recall(caller, query, asking)
         if waiting:
             answer = _with_waiting(answer, waiting)
-        paths = {hit.path for hit in answer.hits if hit.path is not None}
+        shown = {hit.path: hit.version for hit in answer.hits if hit.path is not None}
         notes: list[str] = []
         for volume in volumes:
-            there = {path for path in paths if volume.holds(path)}
-            paths -= there
+            there = {path: shown.pop(path) for path in list(shown) if volume.holds(path)}
             notes += self._standing(volume, there)
-        notes += self._changed(caller, paths)
+        notes += self._changed(caller, shown)
         return replace(answer, degraded=(*answer.degraded, *notes)) if notes else answer
 
     def _settle(self, caller: Principal, volumes: Sequence[Volume]) -> int:
@@ -162,26 +161,26 @@ class Noticing(Seeding, Recalling):
                 self._have_looked_at(_of_volume(volume))
                 read.wait(max(0.0, deadline - time.monotonic()))
 
-    def _standing(self, volume: Volume, paths: Collection[str]) -> list[str]:
+    def _standing(self, volume: Volume, shown: Mapping[str, int | None]) -> list[str]:
         """Return what to say of a volume beside an answer that shows these files of it."""
         try:
             self._core.workspace_of(volume.space).is_folder(volume.mount)  # which raises where it is away
-            notes = self._changed(_of_volume(volume), paths)
+            notes = self._changed(_of_volume(volume), shown)
         except Unavailable as exc:
             return [f"{exc} What is shown of it here is as it was when it was read last."]
         if volume.space in self._too_many:
             notes.append(f"of {volume.label} recall searches {MAX_KNOWN} files, and not those beyond")
         return notes
 
-    def _changed(self, owner: Principal, paths: Collection[str]) -> list[str]:
-        """Return what to say of files that changed since they were indexed, and have them looked at."""
-        if not paths:
+    def _changed(self, owner: Principal, shown: Mapping[str, int | None]) -> list[str]:
+        """Return what to say of files that are another version by now than is shown; they are looked at."""
+        if not shown:
             return []
         space = owner.namespace
         with self._core.database.read(space) as tx:
-            shown = [file for path in sorted(paths) if (file := files.get(tx, space, path)) is not None]
+            rows = [row for path in sorted(shown) if (row := files.get(tx, space, path)) is not None]
         workspace = self._core.workspace_of(space)
-        changed = [file.path for file in shown if _is_other(workspace, file)]
+        changed = [row.path for row in rows if row.version != shown[row.path] or _is_other(workspace, row)]
         if not changed:
             return []
         self._have_looked_at(owner, at_once=True)
