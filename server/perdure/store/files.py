@@ -93,11 +93,11 @@ class Waiting:
 
 
 WAITING = """
-SELECT f.path, f.version, f.bytes, f.sha256, v.seq, v.at FROM unsearched u
-JOIN file f ON f.namespace = u.namespace AND f.path = u.path
-JOIN file_version v ON v.namespace = f.namespace AND v.path = f.path AND v.version = f.version
-WHERE u.namespace = ? AND u.why = ? AND f.mtime_us >= 0
-"""
+SELECT f.path, f.version, f.bytes, f.sha256, v.seq, v.at
+FROM unsearched u CROSS JOIN file f CROSS JOIN file_version v
+WHERE u.namespace = ? AND u.why = ? AND f.namespace = u.namespace AND f.path = u.path AND f.mtime_us >= 0
+    AND v.namespace = f.namespace AND v.path = f.path AND v.version = f.version
+"""  # CROSS JOIN keeps SQLite from beginning with the files, of which there are many
 
 
 def waiting(reader: Reader, namespace: str, path: str | None = None) -> list[Waiting]:
