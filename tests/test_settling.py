@@ -51,7 +51,7 @@ def test_a_kill_after_the_receipt_costs_neither_the_file_nor_that_it_is_found(
 
     after = start_stdio()
     after.initialize()
-    assert {hit["path"] for hit in recall(after, "bittern", include=["files"])["hits"]} == {
+    assert {hit["path"] for hit in recall(after, "what booms", include=["files"])["hits"]} == {
         f"a/{n}.md" for n in range(5)
     }
     for n in range(5):
