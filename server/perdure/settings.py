@@ -75,11 +75,34 @@ class EmbedderSettings(_Section):
     )
 
 
+class BesideSettings(_Section):
+    """A second index that this server may meet: the one that `perdure reindex --to` moves to, or came from."""
+
+    kind: Literal["chroma", "pgvector", "qdrant", "none"] = Field("none", description="as index.kind")
+    url: str | None = Field(None, description="as index.url")
+    token: str | None = Field(None, repr=False, description="as index.token")
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        _check_address(self.kind, self.url)
+        return self
+
+
 class IndexSettings(_Section):
     """How vectors are searched."""
 
-    kind: Literal["chroma", "none"] = Field(
-        "chroma", description="chroma (its own worker process), none (exact search from SQL only)"
+    kind: Literal["chroma", "pgvector", "qdrant", "none"] = Field(
+        "chroma",
+        description="chroma (a worker process here, or the server at url), pgvector (the Postgres at url), qdrant (the "
+        "server at url), none (exact search from SQL only)",
+    )
+    url: str | None = Field(
+        None,
+        description="where the index is, like http://127.0.0.1:8000, postgresql://user@host/database or "
+        "http://127.0.0.1:6333; chroma and qdrant without one lie in the data directory",
+    )
+    token: str | None = Field(
+        None, repr=False, description="what a Chroma server asks for, or the api key of a Qdrant server"
     )
     min_chunks: int = Field(
         2000,
@@ -96,6 +119,12 @@ class IndexSettings(_Section):
     audit_s: float = Field(
         3600.0, gt=0, description="seconds between two looks whether a sample of the index is what the database says"
     )
+    beside: BesideSettings = BesideSettings()  # pyright: ignore[reportCallIssue] defaults of every field
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        _check_address(self.kind, self.url)
+        return self
 
 
 Algorithm = Literal[
@@ -526,6 +555,18 @@ def _is_safe_address(text: str | None) -> bool:
     return plain and bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and local))
 
 
+def _check_address(kind: str, url: str | None) -> None:
+    """Raise ValueError unless an index of this kind can have this address; its password is not repeated."""
+    try:
+        parts = urlsplit(url or "")
+        known = bool(parts.hostname or parts.path.strip("/") or parts.query) and parts.port != 0
+    except ValueError:
+        known = False
+    schemes = {"pgvector": ("postgresql", "postgres"), "chroma": ("http", "https"), "qdrant": ("http", "https")}
+    if url is not None and kind in schemes and not (known and parts.scheme in schemes[kind]):
+        raise ValueError(f"the url of {kind} must begin with {schemes[kind][0]}:// and name a host")
+
+
 def _is_file(path: Path) -> bool:
     try:
         return stat.S_ISREG(path.stat().st_mode)
@@ -574,13 +615,14 @@ def _explain(exc: ValidationError) -> str:
     first = exc.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     # Of a whole section what is wrong stands in the message, and secrets may stand in the section.
-    shown = "" if name.endswith(("token", "api_key")) or isinstance(first["input"], dict) else f" is {first['input']!r}"
+    shown = "" if name.endswith(("token", "api_key", "url")) or isinstance(first["input"], dict) else f" is {first['input']!r}"
     what = first["msg"].removeprefix("Value error, ")
     return f"The setting {name}{shown}: {what}. config.example.toml describes it."
 
 
 __all__ = [
     "AuditSettings",
+    "BesideSettings",
     "CompactionSettings",
     "EmbedderSettings",
     "FilesSettings",
