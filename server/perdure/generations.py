@@ -8,28 +8,25 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from perdure.embedders import Matrix, Vector
+from perdure.endpoint import is_local
 from perdure.errors import Unavailable
-from perdure.indexes import IndexLost, VectorIndex
+from perdure.indexes import OPEN_S, IndexLost, VectorIndex
 from perdure.store import Database, vectors
 from perdure.store.vectors import Model
-
-if TYPE_CHECKING:
-    from perdure.worker import IndexClient
 
 log = logging.getLogger(__name__)
 
 AUDIT_BATCH = 500
 SAMPLES, SAMPLE_BATCH = 20, 50  # of an audit that does not read all
 AUDIT_TOLERANCE = 1e-3  # of a float32 unit vector that went through the index unharmed
+LOCAL = "chroma"  # what the index in the data directory is called
 REST_S = 1.0  # a failed index is not asked for so long: each question would pay its deadline
-OPEN_S = 20.0  # the sweep waits for a worker that starts and checks its files; a question does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +108,16 @@ class Generations:
         self.trouble, self._rests_until = None, 0.0
         return True
 
+    def rest(self) -> bool:
+        """Have the index made fast, now that nothing more is to be given to it; True once it is."""
+        if self.opened is None or self.rests:
+            return False
+        try:
+            return self._index.rest()
+        except Unavailable as exc:
+            self.trouble = str(exc)
+            return False
+
     def begin(self, model: Model, why: str) -> None:
         """Give up the generation of `model` for the next one, which is fed from SQL."""
         with self._database.write() as tx:
@@ -122,8 +129,10 @@ class Generations:
     def audit(self, model: Model, stopped: Callable[[], bool], *, whole: bool) -> None:
         """Compare what the index holds with SQL: all of it, or a sample.
 
-        A count proves nothing: Chroma counts vectors it cannot find.
+        A count proves nothing: Chroma counts vectors it cannot find. One that is not ours is never read whole: its
+        keeper minds its files, and every vector would come over the network.
         """
+        whole = whole and self._index.audits_whole
         with self._database.read() as tx:
             namespaces = vectors.indexed(tx, model)
             last = vectors.last_chunk(tx)
@@ -181,22 +190,29 @@ class Generations:
 
 
 class Indexes:
-    """The index of each model, in a worker of its own: building one does not slow the other. Thread-safe."""
+    """The index of each model: building one does not slow the other. Thread-safe."""
 
-    def __init__(self, database: Database, client_of: Callable[[int], IndexClient], *, deadline_s: float) -> None:
-        """`client_of` gives the client of a model's index and touches nothing."""
+    def __init__(
+        self, database: Database, open_index: Callable[[str, int], VectorIndex], own: str, *, deadline_s: float
+    ) -> None:
+        """`open_index` gives the index that has a name, for a model, and touches nothing; `own` is the settings'."""
         self._database = database
-        self._client_of = client_of
+        self._open_index = open_index
+        self.own = own
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
-        self._known: dict[int, tuple[IndexClient, Generations]] = {}
+        self._known: dict[tuple[int, str], tuple[VectorIndex, Generations]] = {}
         self.trouble: str | None = None  # why the last question got no answer
 
-    def of(self, model: int) -> Generations:
-        return self._get(model)[1]
+    def of(self, model: Model) -> Generations:
+        return self._get(model.id, self.place(model))[1]
 
-    def client(self, model: int) -> IndexClient:
-        return self._get(model)[0]
+    def client(self, model: Model) -> VectorIndex:
+        return self._get(model.id, self.place(model))[0]
+
+    def place(self, model: Model) -> str:
+        """Return what the index of a model is called: as was written down, or as the settings say until then."""
+        return model.place or self.own
 
     def nearest(
         self, namespace: str, vector: Vector, k: int, *, model: int, state: vectors.IndexState
@@ -205,28 +221,48 @@ class Indexes:
         if state.model != model:
             self.trouble = "another model came into force"
             return None
-        index = self.of(model)
+        index = self.of(state.in_force)
         found = index.nearest(namespace, vector, k, state.in_force)
         self.trouble = index.trouble
         return found
 
     def discard(self, model: int) -> None:
-        """End the index of a model out of use and remove its files."""
-        self.client(model).discard()
+        """End what runs here for a model out of use, and remove its files."""
         with self._lock:
-            self._known.pop(model, None)
+            known = [(key, self._known.pop(key)[0]) for key in list(self._known) if key[0] == model]
+        if not any(is_local(place) for (_, place), _ in known):
+            known.append(((model, LOCAL), self._open_index(LOCAL, model)))
+        for _, client in known:
+            client.discard()
+
+    def remove_left(self, for_s: float) -> list[str]:
+        """Remove what former indexes hold that are out of use for so long; return what could not be, with why."""
+        with self._database.read() as tx:
+            left = vectors.left_indexes(tx, for_s)
+        kept: list[str] = []
+        for each in left:
+            try:
+                with closing(self._open_index(each.place, each.model)) as index:
+                    index.drop(each.token)
+            except Unavailable as exc:
+                kept.append(f"the former index {each.token} at {each.place}: {exc}")
+                continue
+            with self._database.write_derived() as tx:
+                vectors.forget_left(tx, each.token)
+        return kept
 
     def close(self) -> None:
         with self._lock:
             for client, _ in self._known.values():
                 client.close()
 
-    def _get(self, model: int) -> tuple[IndexClient, Generations]:
+    def _get(self, model: int, place: str) -> tuple[VectorIndex, Generations]:
         with self._lock:
-            if model not in self._known:
-                client = self._client_of(model)
-                self._known[model] = (client, Generations(self._database, client, deadline_s=self._deadline_s))
-            return self._known[model]
+            if (model, place) not in self._known:
+                client = self._open_index(place, model)
+                index = Generations(self._database, client, deadline_s=self._deadline_s)
+                self._known[model, place] = (client, index)
+            return self._known[model, place]
 
 
 def collection(namespace: str, model: Model) -> str:

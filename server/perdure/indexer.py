@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perdure.build import Build
+from perdure.build import RETIRED_S, Build
 from perdure.embedders import Embedder, Vector
+from perdure.endpoint import is_local
 from perdure.errors import Unavailable
 from perdure.generations import Audited, Indexes
 from perdure.lease import Lease
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 IDLE_POLL_S = 0.5  # how soon the sweeping process notices another process's write
 REMOVING_S = 0.02  # between two batches of vectors out of use: writers go first
 OF_NO_LANGUAGE = "café"  # a question that needs the function words and the stemmers of all, read when first needed
+LEFT_S = 60.0  # until a former index that did not answer is asked again to be emptied
 RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # waits after failures in a row
 
 
@@ -70,6 +72,7 @@ class Indexer:
         self._threads: list[threading.Thread] = []
         self._seen: IndexState | None = None  # as of the last call that read it
         self.lone_writes = 0  # whose vectors are on their way; the sweep leaves them to themselves
+        self._left_after = 0.0
         self._serving = False  # a command that only looks at history need not start the index
         self.embedder_trouble: str | None = None
 
@@ -88,14 +91,17 @@ class Indexer:
             return
         if (hint := self.hint(state)) is not None:
             log.warning("%s", hint)
+        if (hint := self.index_hint(state)) is not None:
+            log.warning("%s", hint)
         for embedder in self._models.workers([state.in_force]):
             embedder.warm_up()
         if self.index is not None:
-            self.index.client(state.model).warm_up()
+            self.index.client(state.in_force).warm_up()
 
     def workers(self, state: IndexState) -> list[dict[str, Any]]:  # Any: JSON values for status
         """Return what is known of the worker processes that have to do with these models, starting none."""
-        indexes = [self.index.client(model.id) for model in state.models] if self.index is not None else []
+        models = state.models if self.index is not None else []
+        indexes = [self.index.client(model) for model in models if self.index and is_local(self.index.place(model))]
         return [worker.info() for worker in (*self._models.workers(state.models), *indexes)]
 
     # --- the model in force
@@ -120,6 +126,10 @@ class Indexer:
             with self._database.write() as tx:
                 vectors.name_model(tx, state.model, own.id, self._models.recipe)
                 state = vectors.state(reader_of(tx))
+        if self.index is not None and state.in_force.place is None and self._database.can_write():
+            with self._database.write() as tx:
+                vectors.name_place(tx, state.model, self.index.own)
+                state = vectors.state(reader_of(tx))
         self._seen = state
         return state
 
@@ -143,6 +153,15 @@ class Indexer:
             f"the settings name {own.id}, and {state.in_force.name} answers; `perdure reindex` builds the vectors of"
             f" {own.id} beside it and then puts it in its place"
         )
+
+    def index_hint(self, state: IndexState) -> str | None:
+        """Return what to do where the settings name another index than the one in force."""
+        if self.index is None or self.index.own == (present := self.index.place(state.in_force)):
+            return None
+        own = self.index.own
+        if state.in_force.next_place == own:
+            return f"{present} answers until {own} holds every vector"
+        return f"the settings name {own}, and {present} answers; `perdure reindex` fills {own} and puts it in its place"
 
     def comparable(self, asked: Asked | None, state: IndexState) -> Vector | None:
         """Return the question's vector if it may be compared with those in force, asking again if another model did it.
@@ -269,6 +288,7 @@ class Indexer:
                     continue
                 worked = self.build.step()
                 removed = not worked and self.build.remove_retired()
+                self._remove_left()
                 if not worked and not removed and (state := self._seen) is not None:
                     self._models.rest(state.models)
                 pause_s = 0.0 if worked else REMOVING_S if removed else _pause(self.build.failures)
@@ -279,6 +299,15 @@ class Indexer:
                 log.exception("the change of the model failed and goes on")
                 pause_s = RETRY_S[-1]
             self._stop.wait(pause_s)
+
+    def _remove_left(self) -> None:
+        """Have former indexes emptied where they are, and again a while later those that do not answer now."""
+        if self.index is None or time.monotonic() < self._left_after:
+            return
+        kept = self.index.remove_left(RETIRED_S)
+        if kept:
+            log.warning("cannot be removed yet: %s", "; ".join(kept))
+        self._left_after = time.monotonic() + (LEFT_S if kept else RETIRED_S)
 
     def _to_sweep(self) -> Model | None:
         """Return the model in force if this process can embed for it."""
@@ -315,7 +344,7 @@ class Indexer:
         if self.index is None:
             return last
         model = self.state().in_force
-        index = self.index.of(model.id)
+        index = self.index.of(model)
         if self._serving and index.opened is None and not index.rests:
             index.open(model)
         if index.opened is None or index.opened != model.token:

@@ -75,6 +75,20 @@ class EmbedderSettings(_Section):
     )
 
 
+def _check_address(kind: str, url: str | None) -> None:
+    """Raise ValueError unless an index of this kind can have this address; its password is not repeated."""
+    if url is None or kind == "none":
+        return
+    schemes = ("postgresql", "postgres") if kind == "pgvector" else ("http", "https")
+    try:
+        parts = urlsplit(url)
+        known = bool(parts.hostname or (kind == "pgvector" and parts.path)) and parts.port != 0
+    except ValueError:
+        known, parts = False, urlsplit("")
+    if not known or parts.scheme not in schemes:
+        raise ValueError(f"the url of {kind} must begin with {schemes[0]}:// and name a host")
+
+
 class BesideSettings(_Section):
     """A second index that this server may meet: the one that `perdure reindex --to` moves to, or came from."""
 
@@ -555,18 +569,6 @@ def _is_safe_address(text: str | None) -> bool:
     return plain and bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and local))
 
 
-def _check_address(kind: str, url: str | None) -> None:
-    """Raise ValueError unless an index of this kind can have this address; its password is not repeated."""
-    try:
-        parts = urlsplit(url or "")
-        known = bool(parts.hostname or parts.path.strip("/") or parts.query) and parts.port != 0
-    except ValueError:
-        known = False
-    schemes = {"pgvector": ("postgresql", "postgres"), "chroma": ("http", "https"), "qdrant": ("http", "https")}
-    if url is not None and kind in schemes and not (known and parts.scheme in schemes[kind]):
-        raise ValueError(f"the url of {kind} must begin with {schemes[kind][0]}:// and name a host")
-
-
 def _is_file(path: Path) -> bool:
     try:
         return stat.S_ISREG(path.stat().st_mode)
@@ -615,7 +617,8 @@ def _explain(exc: ValidationError) -> str:
     first = exc.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     # Of a whole section what is wrong stands in the message, and secrets may stand in the section.
-    shown = "" if name.endswith(("token", "api_key", "url")) or isinstance(first["input"], dict) else f" is {first['input']!r}"
+    secret = name.endswith(("token", "api_key", "url")) or isinstance(first["input"], dict)
+    shown = "" if secret else f" is {first['input']!r}"
     what = first["msg"].removeprefix("Value error, ")
     return f"The setting {name}{shown}: {what}. config.example.toml describes it."
 

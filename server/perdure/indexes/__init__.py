@@ -1,4 +1,4 @@
-"""Nearest neighbours by vector: the port that every index stands behind, and what an index is called.
+"""Nearest neighbours by vector: the port that every index stands behind.
 
 An index is a cache of what SQL holds: ids and vectors, never text. It may be thrown away at any moment.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from perdure.embedders import Matrix, Vector
 from perdure.errors import Unavailable
@@ -73,7 +72,7 @@ class VectorIndex(Protocol):
         ...
 
     def info(self) -> dict[str, Any]:  # Any: JSON values for status
-        """Return name, running and trouble, within half a second, and what else is known of it; starts nothing."""
+        """Return name, running and trouble, within a second, and what else is known of it; starts nothing."""
         ...
 
     def discard(self) -> None:
@@ -81,20 +80,3 @@ class VectorIndex(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-def place_of(kind: str, url: str | None) -> str:
-    """Return what an index is called in SQL and in status: its kind, and its address without secrets."""
-    if url is None:
-        return kind
-    parts = urlsplit(url)
-    return f"{kind} {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
-
-
-def kind_of(place: str) -> str:
-    return place.partition(" ")[0]
-
-
-def is_local(place: str) -> bool:
-    """Return whether an index lies in the data directory."""
-    return " " not in place

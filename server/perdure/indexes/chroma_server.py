@@ -17,11 +17,11 @@ import httpx2
 import numpy as np
 
 from perdure.embedders import Matrix, Vector
-from perdure.endpoint import within
+from perdure.endpoint import place_of, within
 from perdure.errors import Unavailable
-from perdure.indexes import OPEN_S, IndexLost, place_of
+from perdure.indexes import OPEN_S, IndexLost
 
-INFO_S = 0.5
+INFO_S = 1.0
 VECTOR_S = 0.01  # what one more vector may take
 PAGE = 1000  # collections in one answer
 CONFIGURATION = {"hnsw": {"space": "cosine"}}

@@ -1,13 +1,12 @@
 """Vectors in Postgres with the extension pgvector, over connections of its own. Implements VectorIndex.
 
-Each store is a table in a schema of its own. A namespace of few vectors is searched exactly: a graph over all of them is
-walked in vain for the few. Above that HNSW is asked with iterative scans, without which a filter leaves less than was
-asked for (12 % of the right answers for one namespace of a hundred, as it was measured).
+Each store is a table in a schema of its own. A namespace of few vectors is searched exactly: a graph over all of them
+is walked in vain for the few. Above that HNSW is asked with iterative scans, without which a filter leaves less than
+was asked for (12 % of the right answers for one namespace of a hundred, as it was measured).
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import logging
 import math
@@ -23,9 +22,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from perdure.embedders import Matrix, Vector
-from perdure.endpoint import within
+from perdure.endpoint import place_of, within
 from perdure.errors import InvalidInput, Unavailable
-from perdure.indexes import OPEN_S, IndexLost, place_of
+from perdure.indexes import OPEN_S, IndexLost
 
 if TYPE_CHECKING:
     import psycopg
@@ -35,7 +34,7 @@ T = TypeVar("T")
 _TOKEN = re.compile(r"[A-Za-z0-9-]+")
 
 MISSING = "psycopg is not installed. pip install 'perdure[postgres]'"
-INFO_S = 0.5
+INFO_S = 1.0
 VECTOR_S = 0.01  # what one more vector may take
 POOL = 4
 OLDEST = (0, 8)  # of pgvector: iterative scans
@@ -61,6 +60,7 @@ class PgVector:
 
     def __init__(self, url: str, token: str | None, *, deadline_s: float) -> None:
         """`token` is the password, if the url has none."""
+        self.exact_numbers = EXACT_NUMBERS
         self._url = url
         self._password = token
         self._place = place_of("pgvector", url)
@@ -266,7 +266,7 @@ class PgVector:
             return True
         counted = self._sizes.get(collection)
         if counted is None or time.monotonic() - counted[0] > SMALL_S:
-            most = EXACT_NUMBERS // size
+            most = self.exact_numbers // size
             row = connection.execute(_named(_COUNT, token), (collection, most + 1)).fetchone()
             counted = (time.monotonic(), row is not None and row[0] <= most)
             self._sizes[collection] = counted
@@ -276,7 +276,7 @@ class PgVector:
         """Build the graph if the table is large, however long it takes: the only call here without a deadline."""
         try:
             with self._connect(OPEN_S) as connection:
-                most = EXACT_NUMBERS // size
+                most = self.exact_numbers // size
                 row = connection.execute(_named(_COUNT_ALL, token), (most + 1,)).fetchone()
                 if size <= HALF_DIMENSIONS and row is not None and row[0] > most:
                     self._build_graph(connection, token, size)
@@ -441,6 +441,8 @@ def _too_old(version: str | None) -> str | None:
 
 def _cut(connection: psycopg.Connection[Any]) -> None:
     # Not closed from here: its thread is using it. A copy of its descriptor is enough to end what it waits for.
-    with suppress(OSError, importlib.import_module("psycopg").Error):
-        with socket.socket(fileno=os.dup(connection.fileno())) as wire:
-            wire.shutdown(socket.SHUT_RDWR)
+    with (
+        suppress(OSError, importlib.import_module("psycopg").Error),
+        socket.socket(fileno=os.dup(connection.fileno())) as wire,
+    ):
+        wire.shutdown(socket.SHUT_RDWR)

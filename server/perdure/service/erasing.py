@@ -245,7 +245,7 @@ class Erasing(WritingBack):
             shutil.rmtree(folder, ignore_errors=True)
         if indexer.index is not None:
             for model in indexer.state().models:
-                indexer.index.of(model.id).open(model)
+                indexer.index.of(model).open(model)
 
     # --- copies
 
@@ -275,7 +275,7 @@ class Erasing(WritingBack):
         folders = [directory, *(each.absolute() for each in backups)]
         found = search(pieces, folders, but=journal.path)
         judged = self._judged(Judge(Finder(pieces), journal.scopes), found)
-        outside = [*OUTSIDE, *self._noted_outside(caller.namespace, journal)]
+        outside = [*OUTSIDE, *self._noted_outside(caller.namespace, journal), *self._left_indexes()]
         return Erased(
             namespace=scope.namespace,
             removed=dict(sorted(journal.removed.items())),
@@ -316,6 +316,12 @@ class Erasing(WritingBack):
                 for path, numbers in hits.items():
                     judge.other(path, numbers)
         return judge.judged
+
+    def _left_indexes(self) -> list[str]:
+        """Remove what former indexes hold elsewhere; return those that do not answer, whose turn comes later."""
+        index = self._core.indexer.index
+        kept = [] if index is None else index.remove_left(0)
+        return [f"the vectors, without text, of {each} They are removed as soon as it answers." for each in kept]
 
     def _noted_outside(self, namespace: str, journal: Journal) -> list[str]:
         """Return the files of notes outside of the workspace that made one of the memories."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from perdure import __version__, documents, migrations
 from perdure.embedders import missing_model
+from perdure.endpoint import is_local
 from perdure.erasure_journal import unfinished
 from perdure.errors import Damaged, Unavailable
 from perdure.service import compaction, times
@@ -71,7 +72,7 @@ class Upkeep(Tidying):
             state = indexer.state()
             found["embedder_up"] = indexer.trouble(state) is None
             if indexer.index is not None:
-                found["index_up"] = indexer.index.of(state.model).trouble is None
+                found["index_up"] = indexer.index.of(state.in_force).trouble is None
             with core.database.read() as tx:
                 found |= self._unfinished(tx, state)
         except Unavailable:
@@ -121,9 +122,8 @@ class Upkeep(Tidying):
             "index": {
                 "kind": core.settings.index.kind,
                 "generation": None if MODELS in unreadable else state.generation,
-                "trouble": indexer.index.of(state.model).trouble if indexer.index else None,
+                **self._index(state),
                 "rebuilding": found.get("rebuilding") if indexer.index is not None else False,
-                "set_aside": indexer.index.client(state.model).kept_aside() if indexer.index else [],
             },
             **self._volumes(caller),
             **({"not_searched": _not_searched(passed)} if (passed := found.get("not searched")) else {}),
@@ -133,6 +133,19 @@ class Upkeep(Tidying):
             "workers": indexer.workers(state),
             "versions": _versions(found.get("schema")),
         }
+
+    def _index(self, state: IndexState) -> dict[str, Any]:  # Any: as status
+        """Return where the index in force is, and how it answers."""
+        indexer = self._core.indexer
+        if indexer.index is None:
+            return {"trouble": None, "set_aside": []}
+        client, place = indexer.index.client(state.in_force), indexer.index.place(state.in_force)
+        trouble, hint = indexer.index.of(state.in_force).trouble, indexer.index_hint(state)
+        shown: dict[str, Any] = {"place": place, "trouble": trouble, "set_aside": client.kept_aside()}
+        if not is_local(place):
+            told = client.info()
+            shown |= {"answers": told["running"], "version": told.get("version"), "trouble": told["trouble"] or trouble}
+        return {**shown, "hint": hint} if hint else shown
 
     def _volumes(self, caller: Principal) -> dict[str, Any]:  # Any: as status
         """Return how each volume of the namespace stands, by name; nothing without one."""

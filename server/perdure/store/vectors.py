@@ -12,6 +12,7 @@ from sqlalchemy import text
 from sqlmodel import Session
 
 from perdure.embedders import Matrix
+from perdure.endpoint import is_local
 from perdure.errors import Damaged, Unavailable
 from perdure.ranking import CONTEXT_MAX_WORDS
 from perdure.store import trouble
@@ -72,6 +73,10 @@ class Model:
     generation: int
     token: str
     enlisted: bool  # each piece of text stands in chunk for it
+    place: str | None = None  # what the index is called; None until somebody said it
+    next_place: str | None = None  # of the index that is filled beside it
+    next_token: str | None = None
+    next_generation: int = 0  # the highest number that such a one had
 
     def check_size(self, size: int) -> None:
         """Raise Unavailable for vectors of another size: one name may stand for two models at two endpoints."""
@@ -102,7 +107,10 @@ class IndexState:
         return self.in_force.generation
 
 
-MODEL = "m.id, m.name, m.dimensions, m.settings, m.generation, m.token, m.enlisted"
+MODEL = (
+    "m.id, m.name, m.dimensions, m.settings, m.generation, m.token, m.enlisted, m.place, m.next_place, m.next_token,"
+    " m.next_generation"
+)
 IN_FORCE = "(SELECT model FROM index_state WHERE id = 1)"
 
 
@@ -121,7 +129,19 @@ def state(reader: Reader) -> IndexState:
 
 def _model(row: ModelRow) -> Model:
     assert row.id is not None
-    return Model(row.id, row.name, row.dimensions, row.settings, row.generation, row.token, row.enlisted)
+    return Model(
+        row.id,
+        row.name,
+        row.dimensions,
+        row.settings,
+        row.generation,
+        row.token,
+        row.enlisted,
+        row.place,
+        row.next_place,
+        row.next_token,
+        row.next_generation,
+    )
 
 
 def name_model(tx: Session, model: int, name: str, settings: str) -> None:
@@ -136,12 +156,65 @@ def new_generation(tx: Session, model: int, after: int) -> Model:
     """Start the generation of a model's index that follows `after`, unless another process already did."""
     row = tx.get_one(ModelRow, model)
     if row.generation <= after:
-        row.generation = after + 1
+        _leave(tx, row, row.token, row.place, to=row.place)
+        give_up_next(tx, model)
+        # Chunks may bear the number of an index that was filled beside this one.
+        row.generation = max(row.generation, row.next_generation) + 1
         row.token = new_token(row.generation)
         # Every tombstone was of an older generation, whose folder goes.
         tx.connection().execute(text("DELETE FROM chunk WHERE deleted = 1 AND model = :model"), {"model": model})
         tx.flush()
     return _model(row)
+
+
+# --- where the index of a model is
+
+
+def name_place(tx: Session, model: int, place: str) -> None:
+    """Write down where the index of a model is, unless somebody did already."""
+    tx.connection().execute(
+        text("UPDATE model SET place = :place WHERE id = :id AND place IS NULL"), {"id": model, "place": place}
+    )
+
+
+def give_up_next(tx: Session, model: int) -> None:
+    """Give up the index that is filled beside a model's, if any."""
+    row = tx.get_one(ModelRow, model)
+    if row.next_token is not None:
+        _leave(tx, row, row.next_token, row.next_place, to=None)
+        row.next_place = row.next_token = None
+        tx.flush()
+
+
+def _leave(tx: Session, row: ModelRow, token: str, place: str | None, *, to: str | None) -> None:
+    """Note that the vectors of a store are to be removed; one here goes when its next generation is opened."""
+    if place is not None and not (is_local(place) and place == to):
+        tx.connection().execute(
+            text(
+                "INSERT INTO left_index (token, model, place, at)"
+                " VALUES (:token, :model, :place, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) ON CONFLICT DO NOTHING"
+            ),
+            {"token": token, "model": row.id, "place": place},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeftIndex:
+    """A store whose vectors are still to be removed from where it is."""
+
+    token: str
+    model: int
+    place: str
+
+
+def left_indexes(reader: Reader, for_s: float) -> list[LeftIndex]:
+    """Return the stores that have been out of use for so many seconds and are still to be removed."""
+    statement = "SELECT token, model, place FROM left_index WHERE at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?)"
+    return [LeftIndex(*row) for row in reader.execute(statement, (f"-{for_s} seconds",))]
+
+
+def forget_left(tx: Session, token: str) -> None:
+    reader_of(tx).execute("DELETE FROM left_index WHERE token = ?", (token,))
 
 
 # --- a model beside the one in force
@@ -150,10 +223,12 @@ def new_generation(tx: Session, model: int, after: int) -> Model:
 def begin_model(tx: Session, name: str, dimensions: int, settings: str) -> Model:
     """Have a model built beside the one in force; one that was begun before is given up."""
     retire_next(tx)
-    row = ModelRow(name=name, dimensions=dimensions, settings=settings, token=new_token(1))
+    state_row = tx.get_one(IndexStateRow, 1)
+    place = tx.get_one(ModelRow, state_row.model).place
+    row = ModelRow(name=name, dimensions=dimensions, settings=settings, token=new_token(1), place=place)
     tx.add(row)
     tx.flush()
-    tx.get_one(IndexStateRow, 1).next_model = row.id
+    state_row.next_model = row.id
     tx.flush()
     return _model(row)
 
@@ -238,7 +313,11 @@ def remove_chunks(tx: Session, model: int, limit: int) -> int:
 
 
 def remove_model(tx: Session, model: int) -> None:
-    """Delete a model out of use that has no chunks any more."""
+    """Delete a model out of use that has no chunks any more; what its index holds is to be removed."""
+    if (row := tx.get(ModelRow, model)) is not None and row.retired_at is not None:
+        give_up_next(tx, model)
+        _leave(tx, row, row.token, row.place, to=row.place)
+        tx.flush()
     reader_of(tx).execute("DELETE FROM model WHERE id = ? AND retired_at IS NOT NULL", (model,))
 
 
@@ -426,14 +505,14 @@ def rebuilding(reader: Reader, namespace: str, generation: int) -> bool:
 
 def indexed(reader: Reader, model: Model) -> list[str]:
     """Return the namespaces of which the model's index should hold chunks."""
-    statement = "SELECT DISTINCT namespace FROM chunk WHERE model = ? AND generation = ?"
+    statement = "SELECT DISTINCT namespace FROM chunk WHERE model = ? AND generation >= ?"
     return [row[0] for row in reader.execute(statement, (model.id, model.generation))]
 
 
 def indexed_after(reader: Reader, namespace: str, model: Model, after: int, limit: int) -> tuple[list[int], Matrix]:
     """Return the next chunks by id that the model's index should hold, with their true vectors: the audit's page."""
     rows = reader.execute(
-        "SELECT id, embedding FROM chunk WHERE model = :model AND namespace = :namespace AND generation = :generation"
+        "SELECT id, embedding FROM chunk WHERE model = :model AND namespace = :namespace AND generation >= :generation"
         " AND embedding IS NOT NULL AND id > :after ORDER BY id LIMIT :limit",
         {
             "model": model.id,

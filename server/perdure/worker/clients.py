@@ -20,7 +20,7 @@ from perdure.embedders import (
 )
 from perdure.embedders.hashing import HashingEmbedder
 from perdure.errors import InvalidInput, Unavailable
-from perdure.indexes import IndexLost, trust
+from perdure.indexes import OPEN_S, IndexLost, trust
 from perdure.settings import EmbedderSettings, IndexSettings
 from perdure.worker.link import Link
 from perdure.worker.wire import Header
@@ -29,7 +29,6 @@ TEXTS_A_CALL = 64
 QUESTION_PATIENCE = 3  # deadlines a question waits for a worker that starts: words alone would be worth less
 TEXT_S = 0.25  # what a long text may take on a busy machine
 VECTOR_S = 0.01
-OPEN_S = 20.0  # opening checks every file, and a new worker imports Chroma first
 
 
 class EmbedClient:
@@ -105,6 +104,8 @@ class EmbedClient:
 class IndexClient:
     """Chroma in the index worker of a data directory. Implements VectorIndex; safe to call from many threads."""
 
+    audits_whole = True
+
     def __init__(self, data_dir: Path, settings: IndexSettings, *, model: int = 1) -> None:
         """`model` has a folder and a worker of its own; the first model of a store has `index`."""
         self._deadline_s = settings.deadline_s
@@ -142,6 +143,9 @@ class IndexClient:
         held: list[int] = reply["ids"]
         return dict(zip(held, np.frombuffer(body, np.float32).reshape(len(held), -1), strict=True)) if held else {}
 
+    def rest(self) -> bool:
+        return True  # the worker moves what is new to Chroma by itself, when nobody asks
+
     def set_aside(self) -> None:
         self._call("set_aside")
 
@@ -152,6 +156,11 @@ class IndexClient:
     def info(self) -> Header:
         """Return name, pid, rss_mb, state, version, pending of the running worker, or running: False; starts none."""
         return self._link.info()
+
+    def drop(self, token: str) -> None:
+        shutil.rmtree(self._folder / token, ignore_errors=True)
+        if self._folder.is_dir() and not trust.generations(self._folder):
+            self._link.end()
 
     def discard(self) -> None:
         """End the worker and remove its folder with all its stores."""
