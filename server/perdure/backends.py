@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from perdure.endpoint import kind_of, place_of
+from perdure.endpoint import backend_of, kind_of
 from perdure.errors import InvalidInput, Unavailable
 from perdure.indexes import VectorIndex
 from perdure.settings import BesideSettings, IndexSettings
@@ -22,13 +22,13 @@ class Backends:
     @property
     def own(self) -> str:
         """What the settings' index is called."""
-        return _place(self.settings)
+        return _backend(self.settings)
 
-    def place_of(self, kind: str) -> str:
+    def backend_of(self, kind: str) -> str:
         """Return what the settings' index of this kind is called. Raises InvalidInput if they name none."""
         for each in (self.settings, self.settings.beside):
             if each.kind == kind:
-                return _place(each)
+                return _backend(each)
         if kind in ("chroma", "qdrant"):
             return kind  # in the data directory, which needs no address
         raise InvalidInput(
@@ -36,12 +36,12 @@ class Backends:
             " present one as well."
         )
 
-    def open(self, place: str, model: int) -> VectorIndex:
+    def open(self, backend: str, model: int) -> VectorIndex:
         """Return the index; nothing is touched before its first call. Raises Unavailable where it cannot be known."""
-        if place == "chroma":
+        if backend == "chroma":
             return IndexClient(self.data_dir, self.settings, model=model)
-        url, token = self._address(place)
-        match kind_of(place):
+        url, token = self._address(backend)
+        match kind_of(backend):
             case "chroma":
                 from perdure.indexes.chroma_server import ChromaServer
 
@@ -53,15 +53,15 @@ class Backends:
             case kind:
                 raise Unavailable(f"this version of Perdure knows no index of the kind {kind!r}")
 
-    def _address(self, place: str) -> tuple[str, str | None]:
+    def _address(self, backend: str) -> tuple[str, str | None]:
         """Return address and secret; those that the settings do not name are tried as they were written down."""
         for each in (self.settings, self.settings.beside):
-            if each.url is not None and _place(each) == place:
+            if each.url is not None and _backend(each) == backend:
                 return each.url, each.token
-        return place.partition(" ")[2], None
+        return backend.partition(" ")[2], None
 
 
-def _place(settings: IndexSettings | BesideSettings) -> str:
+def _backend(settings: IndexSettings | BesideSettings) -> str:
     if settings.kind == "pgvector" and settings.url is None:
         raise InvalidInput("index.kind is pgvector, and index.url does not say where Postgres is.")
-    return place_of(settings.kind, settings.url)
+    return backend_of(settings.kind, settings.url)

@@ -315,19 +315,19 @@ def _in_force(settings: Settings, state: IndexState) -> Iterator[Finding]:
 def _searched(reader: Reader, settings: Settings, state: IndexState) -> Finding:
     try:
         backends = Backends(settings.data_dir, settings.index)
-        place = state.in_force.place or backends.own
-        client = backends.open(place, state.model)
+        backend = state.in_force.backend or backends.own
+        client = backends.open(backend, state.model)
     except (InvalidInput, Unavailable) as exc:
         return Finding("index", "failure", f"The index cannot be opened: {exc}", "Correct [index] in the settings.")
     with closing(client):
         told = client.info()
-    if told.get("trouble") and is_local(place):
+    if told.get("trouble") and is_local(backend):
         return Finding("index", "warning", f"The index worker: {told['trouble']}", "See workers/index/log.")
     if told.get("trouble"):
         fix = "Until it answers, recall searches exactly, which is slower, and says so. Nothing is lost."
         return Finding("index", "warning", str(told["trouble"]), fix)
-    if place != backends.own:
-        text = f"The settings name the index {backends.own}, and {place} answers."
+    if backend != backends.own:
+        text = f"The settings name the index {backends.own}, and {backend} answers."
         return Finding("index", "warning", text, "`perdure reindex` fills it and then puts it in its place.")
     missing = vectors.count_not_indexed(
         reader, state.in_force, min_chunks=settings.index.min_chunks, always=settings.namespace
@@ -335,8 +335,8 @@ def _searched(reader: Reader, settings: Settings, state: IndexState) -> Finding:
     if missing:
         text = f"The index lacks {missing} vectors, which are searched exactly meanwhile."
         return Finding("index", "warning", text, "A running server adds them; `perdure reindex` does it at once.")
-    if not is_local(place):
-        return Finding("index", "ok", f"The index is complete: {place} answers, version {told['version']}.")
+    if not is_local(backend):
+        return Finding("index", "ok", f"The index is complete: {backend} answers, version {told['version']}.")
     running = "its worker runs" if told.get("running") else "its worker starts with the next question"
     return Finding("index", "ok", f"The index is complete, and {running}.")
 

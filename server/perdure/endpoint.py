@@ -20,7 +20,7 @@ def is_url(text: str) -> bool:
         return False
 
 
-def place_of(kind: str, url: str | None) -> str:
+def backend_of(kind: str, url: str | None) -> str:
     """Return what an index of vectors is called in SQL and in status: its kind, and its address without secrets."""
     if url is None:
         return kind
@@ -31,13 +31,13 @@ def place_of(kind: str, url: str | None) -> str:
     return f"{kind} {address}{'?' if where else ''}{where}"
 
 
-def kind_of(place: str) -> str:
-    return place.partition(" ")[0]
+def kind_of(backend: str) -> str:
+    return backend.partition(" ")[0]
 
 
-def is_local(place: str) -> bool:
+def is_local(backend: str) -> bool:
     """Return whether an index lies in the data directory."""
-    return " " not in place
+    return " " not in backend
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:

@@ -205,14 +205,14 @@ class Indexes:
         self.trouble: str | None = None  # why the last question got no answer
 
     def of(self, model: Model) -> Generations:
-        return self._get(model.id, self.place(model))[1]
+        return self._get(model.id, self.backend(model))[1]
 
     def client(self, model: Model) -> VectorIndex:
-        return self._get(model.id, self.place(model))[0]
+        return self._get(model.id, self.backend(model))[0]
 
-    def place(self, model: Model) -> str:
+    def backend(self, model: Model) -> str:
         """Return what the index of a model is called: as was written down, or as the settings say until then."""
-        return model.place or self.own
+        return model.backend or self.own
 
     def nearest(
         self, namespace: str, vector: Vector, k: int, *, model: int, state: vectors.IndexState
@@ -230,7 +230,7 @@ class Indexes:
         """End what runs here for a model out of use, and remove its files."""
         with self._lock:
             known = [(key, self._known.pop(key)[0]) for key in list(self._known) if key[0] == model]
-        if not any(is_local(place) for (_, place), _ in known):
+        if not any(is_local(backend) for (_, backend), _ in known):
             known.append(((model, LOCAL), self._open_index(LOCAL, model)))
         for _, client in known:
             client.discard()
@@ -242,10 +242,10 @@ class Indexes:
         kept: list[str] = []
         for each in left:
             try:
-                with closing(self._open_index(each.place, each.model)) as index:
+                with closing(self._open_index(each.backend, each.model)) as index:
                     index.drop(each.token)
             except Unavailable as exc:
-                kept.append(f"the former index {each.token} at {each.place}: {exc}")
+                kept.append(f"the former index {each.token} at {each.backend}: {exc}")
                 continue
             with self._database.write_derived() as tx:
                 vectors.forget_left(tx, each.token)
@@ -256,13 +256,13 @@ class Indexes:
             for client, _ in self._known.values():
                 client.close()
 
-    def _get(self, model: int, place: str) -> tuple[VectorIndex, Generations]:
+    def _get(self, model: int, backend: str) -> tuple[VectorIndex, Generations]:
         with self._lock:
-            if (model, place) not in self._known:
-                client = self._open_index(place, model)
+            if (model, backend) not in self._known:
+                client = self._open_index(backend, model)
                 index = Generations(self._database, client, deadline_s=self._deadline_s)
-                self._known[model, place] = (client, index)
-            return self._known[model, place]
+                self._known[model, backend] = (client, index)
+            return self._known[model, backend]
 
 
 def collection(namespace: str, model: Model) -> str:

@@ -101,7 +101,7 @@ class Indexer:
     def workers(self, state: IndexState) -> list[dict[str, Any]]:  # Any: JSON values for status
         """Return what is known of the worker processes that have to do with these models, starting none."""
         models = state.models if self.index is not None else []
-        indexes = [self.index.client(model) for model in models if self.index and is_local(self.index.place(model))]
+        indexes = [self.index.client(model) for model in models if self.index and is_local(self.index.backend(model))]
         return [worker.info() for worker in (*self._models.workers(state.models), *indexes)]
 
     # --- the model in force
@@ -126,9 +126,9 @@ class Indexer:
             with self._database.write() as tx:
                 vectors.name_model(tx, state.model, own.id, self._models.recipe)
                 state = vectors.state(reader_of(tx))
-        if self.index is not None and state.in_force.place is None and self._database.can_write():
+        if self.index is not None and state.in_force.backend is None and self._database.can_write():
             with self._database.write() as tx:
-                vectors.name_place(tx, state.model, self.index.own)
+                vectors.name_backend(tx, state.model, self.index.own)
                 state = vectors.state(reader_of(tx))
         self._seen = state
         return state
@@ -156,10 +156,10 @@ class Indexer:
 
     def index_hint(self, state: IndexState) -> str | None:
         """Return what to do where the settings name another index than the one in force."""
-        if self.index is None or self.index.own == (present := self.index.place(state.in_force)):
+        if self.index is None or self.index.own == (present := self.index.backend(state.in_force)):
             return None
         own = self.index.own
-        if state.in_force.next_place == own:
+        if state.in_force.next_backend == own:
             return f"{present} answers until {own} holds every vector"
         return f"the settings name {own}, and {present} answers; `perdure reindex` fills {own} and puts it in its place"
 

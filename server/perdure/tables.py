@@ -324,8 +324,8 @@ class ModelRow(SQLModel, table=True):
 
     `name` is the embedder's id, NULL until the first embedder of the store said it; `dimensions` is NULL until the
     first vector. `settings` is JSON that says how to open it again, without secrets. `generation` and `token` are those
-    of its index; `place` is what that one is called, NULL until somebody said it. While another index is filled beside
-    it, `next_place` and `next_token` are of that one; `next_generation` is the highest number such a one had.
+    of its index; `backend` is what that one is called, NULL until somebody said it. While another index is filled
+    beside it, `next_backend` and `next_token` are of that one; `next_generation` is the highest number such a one had.
     `enlisted` says that each piece stands in chunk for it, `retired_at` since when it is out of use.
     """
 
@@ -340,8 +340,8 @@ class ModelRow(SQLModel, table=True):
     token: str
     enlisted: bool = False
     retired_at: str | None = None
-    place: str | None = None
-    next_place: str | None = None
+    backend: str | None = None
+    next_backend: str | None = None
     next_token: str | None = None
     next_generation: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
 
@@ -353,7 +353,7 @@ class LeftIndexRow(SQLModel, table=True):
 
     token: str = Field(primary_key=True)
     model: int
-    place: str
+    backend: str
     at: str
 
 

@@ -17,7 +17,7 @@ import httpx2
 import numpy as np
 
 from perdure.embedders import Matrix, Vector
-from perdure.endpoint import place_of, within
+from perdure.endpoint import backend_of, within
 from perdure.errors import Unavailable
 from perdure.indexes import OPEN_S, IndexLost
 
@@ -51,7 +51,7 @@ class ChromaServer:
     audits_whole = False
 
     def __init__(self, url: str, token: str | None, *, deadline_s: float) -> None:
-        self._place = place_of("chroma", url)
+        self._backend = backend_of("chroma", url)
         self._root, _, self._path = url.rstrip("/").partition("/api/v2")
         # Servers differ in which of the two they look at.
         self._headers = {"X-Chroma-Token": token, "Authorization": f"Bearer {token}"} if token else {}
@@ -129,12 +129,12 @@ class ChromaServer:
         return
 
     def info(self) -> dict[str, Any]:  # Any: JSON values
-        told: dict[str, Any] = {"name": "index", "address": self._place}
+        told: dict[str, Any] = {"name": "index", "address": self._backend}
         try:
             self._version = str(self._send("GET", f"{self._root}/api/v2/version", None, INFO_S))
             self._asked(INFO_S)
         except _Missing:
-            return told | {"running": False, "trouble": f"{self._place} is no Chroma server of version 1."}
+            return told | {"running": False, "trouble": f"{self._backend} is no Chroma server of version 1."}
         except Unavailable as exc:
             return told | {"running": False, "trouble": str(exc)}
         return told | {"running": True, "trouble": None, "version": self._version}
@@ -175,14 +175,14 @@ class ChromaServer:
                 return self._call("POST", f"/collections/{id}/{op}", body, deadline_s)
             except _Missing:
                 self._ids.pop(name, None)
-        raise IndexLost(f"A collection is gone from {self._place}.")
+        raise IndexLost(f"A collection is gone from {self._backend}.")
 
     def _check_marker(self, deadline_s: float) -> None:
         assert self._token is not None
         try:
             self._find(_marker(self._token), deadline_s)
         except _Missing as exc:
-            raise IndexLost(f"{self._place} does not know the store {self._token} any more.") from exc
+            raise IndexLost(f"{self._backend} does not know the store {self._token} any more.") from exc
 
     def _find(self, name: str, deadline_s: float) -> str:
         found = str(self._call("GET", f"/collections/{quote(name)}", None, deadline_s)["id"])
@@ -209,9 +209,9 @@ class ChromaServer:
                     base = f"{api}/tenants/{quote(who['tenant'])}/databases/{quote(self._database(who['databases']))}"
                 limits = self._send("GET", f"{api}/pre-flight-checks", None, deadline_s)
             except _Missing as exc:
-                raise Unavailable(f"{self._place} is no Chroma server of version 1. Check index.url.") from exc
+                raise Unavailable(f"{self._backend} is no Chroma server of version 1. Check index.url.") from exc
             except (KeyError, TypeError) as exc:
-                raise Unavailable(f"{self._place} gave an answer that is not Chroma's. Check index.url.") from exc
+                raise Unavailable(f"{self._backend} gave an answer that is not Chroma's. Check index.url.") from exc
             base64 = bool(limits.get("supports_base64_encoding"))
             self._server = _Server(base, base64, int(limits.get("max_batch_size") or 100))
         return self._server
@@ -222,7 +222,7 @@ class ChromaServer:
         if "default_database" in names or not names or "*" in names:
             return "default_database"
         raise Unavailable(
-            f"The token opens several databases of {self._place}. Name one in index.url, like"
+            f"The token opens several databases of {self._backend}. Name one in index.url, like"
             " https://HOST/api/v2/tenants/TENANT/databases/DATABASE."
         )
 
@@ -240,11 +240,11 @@ class ChromaServer:
         try:
             status, answer = within(deadline_s, ask)
         except (TimeoutError, httpx2.TimeoutException) as exc:
-            raise Unavailable(f"{self._place} did not answer within {deadline_s:g} s.") from exc
+            raise Unavailable(f"{self._backend} did not answer within {deadline_s:g} s.") from exc
         except httpx2.HTTPError as exc:
-            raise Unavailable(f"{self._place} cannot be reached. Check index.url and the network.") from exc
+            raise Unavailable(f"{self._backend} cannot be reached. Check index.url and the network.") from exc
         except (ValueError, RuntimeError) as exc:
-            raise Unavailable(f"{self._place} gave an answer that is not Chroma's. Check index.url.") from exc
+            raise Unavailable(f"{self._backend} gave an answer that is not Chroma's. Check index.url.") from exc
         if status >= 400:
             raise self._failure(status, str(answer))
         return answer
@@ -257,16 +257,16 @@ class ChromaServer:
 
     def _failure(self, status: int, said: str) -> Exception:
         if any(words in said for words in LOST):
-            return IndexLost(f"{self._place} reports damage.")
+            return IndexLost(f"{self._backend} reports damage.")
         match status:
             case 404:
                 return _Missing()
             case 401 | 403:
-                return Unavailable(f"{self._place} refuses the token (HTTP {status}). Check index.token.")
+                return Unavailable(f"{self._backend} refuses the token (HTTP {status}). Check index.token.")
             case 429:
-                return Unavailable(f"{self._place} is over its rate limit or quota (HTTP 429).")
+                return Unavailable(f"{self._backend} is over its rate limit or quota (HTTP 429).")
             case _:
-                return Unavailable(f"{self._place} failed (HTTP {status}). Its log says why.")
+                return Unavailable(f"{self._backend} failed (HTTP {status}). Its log says why.")
 
 
 def _marker(token: str) -> str:

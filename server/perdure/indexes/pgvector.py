@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from perdure.embedders import Matrix, Vector
-from perdure.endpoint import place_of, within
+from perdure.endpoint import backend_of, within
 from perdure.errors import InvalidInput, Unavailable
 from perdure.indexes import OPEN_S, IndexLost
 
@@ -63,7 +63,7 @@ class PgVector:
         self.exact_numbers = EXACT_NUMBERS
         self._url = url
         self._password = token
-        self._place = place_of("pgvector", url)
+        self._backend = backend_of("pgvector", url)
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
         self._idle: list[psycopg.Connection[Any]] = []
@@ -194,7 +194,7 @@ class PgVector:
         threading.Thread(target=lambda: importlib.import_module("psycopg"), daemon=True, name="psycopg").start()
 
     def info(self) -> dict[str, Any]:  # Any: JSON values
-        told: dict[str, Any] = {"name": "index", "address": self._place}
+        told: dict[str, Any] = {"name": "index", "address": self._backend}
         try:
             self._import()
             version = self._do(_version, INFO_S)
@@ -238,7 +238,7 @@ class PgVector:
             "SELECT dimensions FROM perdure_vectors.store WHERE token = %s FOR SHARE", (token,)
         ).fetchone()
         if row is None:
-            raise IndexLost(f"{self._place} does not know the store {token} any more.")
+            raise IndexLost(f"{self._backend} does not know the store {token} any more.")
         if row[0] == size:
             return
         if row[0] is not None:
@@ -257,7 +257,7 @@ class PgVector:
                 self._deadline_s,
             )
             if row is None:
-                raise IndexLost(f"{self._place} does not know the store {token} any more.")
+                raise IndexLost(f"{self._backend} does not know the store {token} any more.")
             self._dimensions = row[0]
         return self._dimensions
 
@@ -346,7 +346,7 @@ class PgVector:
         except TimeoutError as exc:
             for connection in [*held]:
                 _cut(connection)  # or its thread would wait for a server that stands still
-            raise Unavailable(f"{self._place} did not answer within {deadline_s:g} s.") from exc
+            raise Unavailable(f"{self._backend} did not answer within {deadline_s:g} s.") from exc
         except driver.Error as exc:
             raise self._failure(exc) from exc
 
@@ -360,21 +360,21 @@ class PgVector:
     def _failure(self, exc: psycopg.Error) -> Unavailable:
         state = exc.sqlstate or ""
         if state in ("42P01", "3F000"):  # no such table, no such schema
-            return IndexLost(f"The table of the vector index is gone from {self._place}.")
+            return IndexLost(f"The table of the vector index is gone from {self._backend}.")
         if state.startswith("28"):
-            return Unavailable(f"{self._place} refuses the user or the password. Check index.url and index.token.")
+            return Unavailable(f"{self._backend} refuses the user or the password. Check index.url and index.token.")
         if state == "3D000":
-            return Unavailable(f"There is no such database at {self._place}. Make it, or correct index.url.")
+            return Unavailable(f"There is no such database at {self._backend}. Make it, or correct index.url.")
         if state == "42501":
             return Unavailable(
-                f"{self._place} does not let this user make what is needed. Have a superuser run there: CREATE"
+                f"{self._backend} does not let this user make what is needed. Have a superuser run there: CREATE"
                 " EXTENSION vector; GRANT CREATE ON DATABASE ... TO this user."
             )
         if state in ("0A000", "58P01", "42704"):
-            return Unavailable(f"{self._place} has no pgvector. Install the extension vector, 0.8 or newer.")
+            return Unavailable(f"{self._backend} has no pgvector. Install the extension vector, 0.8 or newer.")
         if not state:
-            return Unavailable(f"{self._place} cannot be reached. Check index.url and whether Postgres runs.")
-        return Unavailable(f"{self._place} failed ({state}). Its log says why.")
+            return Unavailable(f"{self._backend} cannot be reached. Check index.url and whether Postgres runs.")
+        return Unavailable(f"{self._backend} failed ({state}). Its log says why.")
 
 
 _TABLE = """

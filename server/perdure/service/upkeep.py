@@ -139,10 +139,10 @@ class Upkeep(Tidying):
         indexer = self._core.indexer
         if indexer.index is None:
             return {"trouble": None, "set_aside": []}
-        client, place = indexer.index.client(state.in_force), indexer.index.place(state.in_force)
+        client, backend = indexer.index.client(state.in_force), indexer.index.backend(state.in_force)
         trouble, hint = indexer.index.of(state.in_force).trouble, indexer.index_hint(state)
-        shown: dict[str, Any] = {"place": place, "trouble": trouble, "set_aside": client.kept_aside()}
-        if not is_local(place):
+        shown: dict[str, Any] = {"backend": backend, "trouble": trouble, "set_aside": client.kept_aside()}
+        if not is_local(backend):
             told = client.info()
             shown |= {"answers": told["running"], "version": told.get("version"), "trouble": told["trouble"] or trouble}
         return {**shown, "hint": hint} if hint else shown

@@ -73,8 +73,8 @@ class Model:
     generation: int
     token: str
     enlisted: bool  # each piece of text stands in chunk for it
-    place: str | None = None  # what the index is called; None until somebody said it
-    next_place: str | None = None  # of the index that is filled beside it
+    backend: str | None = None  # what the index is called; None until somebody said it
+    next_backend: str | None = None  # of the index that is filled beside it
     next_token: str | None = None
     next_generation: int = 0  # the highest number that such a one had
 
@@ -108,8 +108,8 @@ class IndexState:
 
 
 MODEL = (
-    "m.id, m.name, m.dimensions, m.settings, m.generation, m.token, m.enlisted, m.place, m.next_place, m.next_token,"
-    " m.next_generation"
+    "m.id, m.name, m.dimensions, m.settings, m.generation, m.token, m.enlisted, m.backend, m.next_backend,"
+    " m.next_token, m.next_generation"
 )
 IN_FORCE = "(SELECT model FROM index_state WHERE id = 1)"
 
@@ -137,8 +137,8 @@ def _model(row: ModelRow) -> Model:
         row.generation,
         row.token,
         row.enlisted,
-        row.place,
-        row.next_place,
+        row.backend,
+        row.next_backend,
         row.next_token,
         row.next_generation,
     )
@@ -156,7 +156,7 @@ def new_generation(tx: Session, model: int, after: int) -> Model:
     """Start the generation of a model's index that follows `after`, unless another process already did."""
     row = tx.get_one(ModelRow, model)
     if row.generation <= after:
-        _leave(tx, row, row.token, row.place, to=row.place)
+        _leave(tx, row, row.token, row.backend, to=row.backend)
         give_up_next(tx, model)
         # Chunks may bear the number of an index that was filled beside this one.
         row.generation = max(row.generation, row.next_generation) + 1
@@ -170,10 +170,11 @@ def new_generation(tx: Session, model: int, after: int) -> Model:
 # --- where the index of a model is
 
 
-def name_place(tx: Session, model: int, place: str) -> None:
+def name_backend(tx: Session, model: int, backend: str) -> None:
     """Write down where the index of a model is, unless somebody did already."""
     tx.connection().execute(
-        text("UPDATE model SET place = :place WHERE id = :id AND place IS NULL"), {"id": model, "place": place}
+        text("UPDATE model SET backend = :backend WHERE id = :id AND backend IS NULL"),
+        {"id": model, "backend": backend},
     )
 
 
@@ -181,20 +182,20 @@ def give_up_next(tx: Session, model: int) -> None:
     """Give up the index that is filled beside a model's, if any."""
     row = tx.get_one(ModelRow, model)
     if row.next_token is not None:
-        _leave(tx, row, row.next_token, row.next_place, to=None)
-        row.next_place = row.next_token = None
+        _leave(tx, row, row.next_token, row.next_backend, to=None)
+        row.next_backend = row.next_token = None
         tx.flush()
 
 
-def _leave(tx: Session, row: ModelRow, token: str, place: str | None, *, to: str | None) -> None:
+def _leave(tx: Session, row: ModelRow, token: str, backend: str | None, *, to: str | None) -> None:
     """Note that the vectors of a store are to be removed; one here goes when its next generation is opened."""
-    if place is not None and not (is_local(place) and place == to):
+    if backend is not None and not (is_local(backend) and backend == to):
         tx.connection().execute(
             text(
-                "INSERT INTO left_index (token, model, place, at)"
-                " VALUES (:token, :model, :place, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) ON CONFLICT DO NOTHING"
+                "INSERT INTO left_index (token, model, backend, at)"
+                " VALUES (:token, :model, :backend, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) ON CONFLICT DO NOTHING"
             ),
-            {"token": token, "model": row.id, "place": place},
+            {"token": token, "model": row.id, "backend": backend},
         )
 
 
@@ -204,12 +205,12 @@ class LeftIndex:
 
     token: str
     model: int
-    place: str
+    backend: str
 
 
 def left_indexes(reader: Reader, for_s: float) -> list[LeftIndex]:
     """Return the stores that have been out of use for so many seconds and are still to be removed."""
-    statement = "SELECT token, model, place FROM left_index WHERE at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?)"
+    statement = "SELECT token, model, backend FROM left_index WHERE at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?)"
     return [LeftIndex(*row) for row in reader.execute(statement, (f"-{for_s} seconds",))]
 
 
@@ -224,8 +225,8 @@ def begin_model(tx: Session, name: str, dimensions: int, settings: str) -> Model
     """Have a model built beside the one in force; one that was begun before is given up."""
     retire_next(tx)
     state_row = tx.get_one(IndexStateRow, 1)
-    place = tx.get_one(ModelRow, state_row.model).place
-    row = ModelRow(name=name, dimensions=dimensions, settings=settings, token=new_token(1), place=place)
+    backend = tx.get_one(ModelRow, state_row.model).backend
+    row = ModelRow(name=name, dimensions=dimensions, settings=settings, token=new_token(1), backend=backend)
     tx.add(row)
     tx.flush()
     state_row.next_model = row.id
@@ -316,7 +317,7 @@ def remove_model(tx: Session, model: int) -> None:
     """Delete a model out of use that has no chunks any more; what its index holds is to be removed."""
     if (row := tx.get(ModelRow, model)) is not None and row.retired_at is not None:
         give_up_next(tx, model)
-        _leave(tx, row, row.token, row.place, to=row.place)
+        _leave(tx, row, row.token, row.backend, to=row.backend)
         tx.flush()
     reader_of(tx).execute("DELETE FROM model WHERE id = ? AND retired_at IS NOT NULL", (model,))
 

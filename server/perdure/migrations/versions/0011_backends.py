@@ -11,19 +11,19 @@ down_revision = "0010"
 
 
 def upgrade() -> None:
-    op.add_column("model", sa.Column("place", sa.String(), nullable=True))
-    op.add_column("model", sa.Column("next_place", sa.String(), nullable=True))
+    op.add_column("model", sa.Column("backend", sa.String(), nullable=True))
+    op.add_column("model", sa.Column("next_backend", sa.String(), nullable=True))
     op.add_column("model", sa.Column("next_token", sa.String(), nullable=True))
     op.add_column("model", sa.Column("next_generation", sa.Integer(), nullable=False, server_default="0"))
     op.execute(
-        "UPDATE model SET place = 'chroma' WHERE EXISTS"
+        "UPDATE model SET backend = 'chroma' WHERE EXISTS"
         " (SELECT 1 FROM chunk WHERE chunk.model = model.id AND chunk.generation > 0)"
     )
     op.create_table(
         "left_index",
         sa.Column("token", sa.String(), nullable=False),
         sa.Column("model", sa.Integer(), nullable=False),
-        sa.Column("place", sa.String(), nullable=False),
+        sa.Column("backend", sa.String(), nullable=False),
         sa.Column("at", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("token"),
     )
