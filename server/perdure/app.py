@@ -75,7 +75,7 @@ def _indexes(database: Database, settings: Settings) -> Indexes | None:
     from perdure.backends import Backends
 
     backends = Backends(settings.data_dir, settings.index)
-    return Indexes(database, backends.open, backends.own, deadline_s=settings.index.deadline_s)
+    return Indexes(database, backends, deadline_s=settings.index.deadline_s)
 
 
 def _workspaces(database: Database, volumes: Volumes) -> Callable[[str], Workspace]:

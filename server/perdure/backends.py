@@ -9,7 +9,7 @@ from perdure.endpoint import backend_of, kind_of
 from perdure.errors import InvalidInput, Unavailable
 from perdure.indexes import VectorIndex
 from perdure.settings import BesideSettings, IndexSettings
-from perdure.worker import IndexClient
+from perdure.worker import IndexClient, QdrantIndexClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class Backends:
         """Return the index; nothing is touched before its first call. Raises Unavailable where it cannot be known."""
         if backend == "chroma":
             return IndexClient(self.data_dir, self.settings, model=model)
+        if backend == "qdrant":
+            return QdrantIndexClient(self.data_dir, self.settings, url=None, api_key=None, model=model)
         url, token = self._address(backend)
         match kind_of(backend):
             case "chroma":
@@ -50,6 +52,8 @@ class Backends:
                 from perdure.indexes.pgvector import PgVector
 
                 return PgVector(url, token, deadline_s=self.settings.deadline_s)
+            case "qdrant":
+                return QdrantIndexClient(self.data_dir, self.settings, url=url, api_key=token, model=model)
             case kind:
                 raise Unavailable(f"this version of Perdure knows no index of the kind {kind!r}")
 

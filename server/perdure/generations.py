@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from perdure.backends import Backends
 from perdure.embedders import Matrix, Vector
 from perdure.endpoint import is_local
 from perdure.errors import Unavailable
@@ -121,7 +122,7 @@ class Generations:
     def begin(self, model: Model, why: str) -> None:
         """Give up the generation of `model` for the next one, which is fed from SQL."""
         with self._database.write() as tx:
-            generation = vectors.new_generation(tx, model.id, model.generation).generation
+            generation = vectors.new_generation(tx, model.id, model.generation, to_next=True).generation
         self.opened = None
         self.trouble = "it is being rebuilt"
         log.warning("index generation %d begins: %s", generation, why)
@@ -132,17 +133,22 @@ class Generations:
         A count proves nothing: Chroma counts vectors it cannot find. One that is not ours is never read whole: its
         keeper minds its files, and every vector would come over the network.
         """
+        if (problem := self.examine(model, stopped, whole=whole)) is not None:
+            self._set_aside()
+            self.begin(model, problem)
+
+    def examine(self, model: Model, stopped: Callable[[], bool], *, whole: bool) -> str | None:
+        """Return what the index has otherwise than SQL, or None if nothing is found."""
         whole = whole and self._index.audits_whole
         with self._database.read() as tx:
             namespaces = vectors.indexed(tx, model)
             last = vectors.last_chunk(tx)
         for namespace, ids, truth in self._all(model, namespaces) if whole else self._some(model, namespaces, last):
             if stopped():
-                return
+                return None
             if (problem := self._compare(collection(namespace, model), ids, truth)) is not None:
-                self._set_aside()
-                self.begin(model, problem)
-                return
+                return problem
+        return None
 
     def _all(self, model: Model, namespaces: Sequence[str]) -> Iterator[tuple[str, list[int], Matrix]]:
         for namespace in namespaces:
@@ -192,13 +198,10 @@ class Generations:
 class Indexes:
     """The index of each model: building one does not slow the other. Thread-safe."""
 
-    def __init__(
-        self, database: Database, open_index: Callable[[str, int], VectorIndex], own: str, *, deadline_s: float
-    ) -> None:
-        """`open_index` gives the index that has a name, for a model, and touches nothing; `own` is the settings'."""
+    def __init__(self, database: Database, backends: Backends, *, deadline_s: float) -> None:
         self._database = database
-        self._open_index = open_index
-        self.own = own
+        self.backends = backends
+        self.own = backends.own  # what the settings' index is called
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
         self._known: dict[tuple[int, str], tuple[VectorIndex, Generations]] = {}
@@ -206,6 +209,15 @@ class Indexes:
 
     def of(self, model: Model) -> Generations:
         return self._get(model.id, self.backend(model))[1]
+
+    def next_of(self, model: Model) -> tuple[Model, VectorIndex, Generations]:
+        """Return a model as it will be with the index that is filled beside its own, and that index."""
+        assert model.next_backend is not None
+        assert model.next_token is not None
+        then = replace(
+            model, generation=model.next_generation, token=model.next_token, backend=model.next_backend, next_token=None
+        )
+        return then, *self._get(model.id, model.next_backend)
 
     def client(self, model: Model) -> VectorIndex:
         return self._get(model.id, self.backend(model))[0]
@@ -226,12 +238,17 @@ class Indexes:
         self.trouble = index.trouble
         return found
 
+    def trouble_of(self, backend: str, model: Model) -> str | None:
+        """Return why the index called so does not answer, or None if it does or will be started."""
+        told = self._get(model.id, backend)[0].info()
+        return told.get("trouble")
+
     def discard(self, model: int) -> None:
         """End what runs here for a model out of use, and remove its files."""
         with self._lock:
             known = [(key, self._known.pop(key)[0]) for key in list(self._known) if key[0] == model]
         if not any(is_local(backend) for (_, backend), _ in known):
-            known.append(((model, LOCAL), self._open_index(LOCAL, model)))
+            known.append(((model, LOCAL), self.backends.open(LOCAL, model)))
         for _, client in known:
             client.discard()
 
@@ -242,7 +259,7 @@ class Indexes:
         kept: list[str] = []
         for each in left:
             try:
-                with closing(self._open_index(each.backend, each.model)) as index:
+                with closing(self.backends.open(each.backend, each.model)) as index:
                     index.drop(each.token)
             except Unavailable as exc:
                 kept.append(f"the former index {each.token} at {each.backend}: {exc}")
@@ -259,7 +276,7 @@ class Indexes:
     def _get(self, model: int, backend: str) -> tuple[VectorIndex, Generations]:
         with self._lock:
             if (model, backend) not in self._known:
-                client = self._open_index(backend, model)
+                client = self.backends.open(backend, model)
                 index = Generations(self._database, client, deadline_s=self._deadline_s)
                 self._known[model, backend] = (client, index)
             return self._known[model, backend]

@@ -17,10 +17,11 @@ from typing import Any
 from perdure.build import RETIRED_S, Build
 from perdure.embedders import Embedder, Vector
 from perdure.endpoint import is_local
-from perdure.errors import Unavailable
+from perdure.errors import InvalidInput, Unavailable
 from perdure.generations import Audited, Indexes
 from perdure.lease import Lease
 from perdure.models import Models
+from perdure.moving import Move
 from perdure.pending import Made, Pending
 from perdure.settings import IndexSettings
 from perdure.store import Database, reader_of, vectors
@@ -33,6 +34,7 @@ IDLE_POLL_S = 0.5  # how soon the sweeping process notices another process's wri
 REMOVING_S = 0.02  # between two batches of vectors out of use: writers go first
 OF_NO_LANGUAGE = "café"  # a question that needs the function words and the stemmers of all, read when first needed
 LEFT_S = 60.0  # until a former index that did not answer is asked again to be emptied
+SHOWN_S = 0.5  # between two looks how far a move is
 RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # waits after failures in a row
 
 
@@ -67,6 +69,7 @@ class Indexer:
             Pending(database, models, index, settings, default_namespace=default_namespace) for _ in range(2)
         )
         self.build = Build(database, models, index, beside, directory=directory)
+        self.move = Move(database, index, directory=directory)
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -286,12 +289,14 @@ class Indexer:
                 if not self._database.can_write():
                     self._stop.wait(IDLE_POLL_S)
                     continue
-                worked = self.build.step()
+                worked = self.build.step() or self.move.step(self._stop.is_set)
                 removed = not worked and self.build.remove_retired()
                 self._remove_left()
                 if not worked and not removed and (state := self._seen) is not None:
                     self._models.rest(state.models)
-                pause_s = 0.0 if worked else REMOVING_S if removed else _pause(self.build.failures)
+                pause_s = (
+                    0.0 if worked else REMOVING_S if removed else _pause(self.build.failures or self.move.failures)
+                )
             except (OSError, Unavailable) as exc:
                 log.warning("the change of the model failed and goes on: %s", exc)
                 pause_s = RETRY_S[-1]
@@ -356,16 +361,51 @@ class Indexer:
 
     # --- rebuilding on demand
 
-    def rebuild(self, progress: Callable[[int, int], None]) -> int:
+    def rebuild(self, progress: Callable[[int, int], None], to: str | None = None) -> int:
         """Make the index anew from SQL, or another model's vectors and index from the text, if the settings name one.
 
-        Calls progress(done, total); returns the total. Raises Unavailable; another call goes on where this one stopped.
+        With `to`, a kind of index, or if the settings name another index, give it every vector and put it in force.
+        Calls progress(done, total); returns the total. Raises Unavailable, InvalidInput; another call goes on where
+        this one stopped.
         """
+        if to is not None and self.index is None:
+            raise InvalidInput("index.kind or embedder.kind is none in the settings, so there is nothing to move.")
+        target = None if self.index is None else self.index.own if to is None else self.index.backends.backend_of(to)
         self.state()
-        total = self._build(progress) if self.build.begin() else self._rebuild_index(progress)
+        total = self._build(progress) if self.build.begin() else None
+        if target is not None and self.move.begin(target):
+            total = self._move(progress)
+        elif total is None and to is None:
+            total = self._rebuild_index(progress)
         while self.build.any_retired() and not self._stop.is_set():
             if not self.build.remove_retired():
                 self._stop.wait(0.1)
+        return total or 0
+
+    def _move(self, progress: Callable[[int, int], None]) -> int:
+        total = 0
+        while not self._stop.is_set():
+            with self._database.read() as tx:
+                at = self.move.progress(tx)
+            if at is None:
+                break
+            total = max(total, at.total)
+            progress(at.done, total)
+            until = time.monotonic() + SHOWN_S
+            while self.move.step(self._stop.is_set):
+                if time.monotonic() > until:
+                    break
+            else:
+                if self.move.failures > len(RETRY_S):
+                    raise Unavailable(
+                        f"{self.move.trouble} {at.done} of {total} are moved; `perdure reindex` goes on from there, and"
+                        " the former index answers until then."
+                    )
+                self._stop.wait(0.1 if not self.move.failures else _pause(self.move.failures))
+        progress(total, total)
+        if self.index is not None and not self._stop.wait(RETIRED_S):
+            for kept in self.index.remove_left(RETIRED_S):
+                log.warning("cannot be removed yet: %s", kept)
         return total
 
     def _build(self, progress: Callable[[int, int], None]) -> int:

@@ -98,7 +98,7 @@ class Upkeep(Tidying):
         core = self._core
         indexer = core.indexer
         state, found, unreadable = self._counted(caller.namespace)
-        refused, building = found.get("refused"), found.get("building")
+        refused, building, moving = found.get("refused"), found.get("building"), found.get("moving")
         return {
             "namespace": caller.namespace,
             "agent": caller.agent,
@@ -123,6 +123,7 @@ class Upkeep(Tidying):
                 "kind": core.settings.index.kind,
                 "generation": None if MODELS in unreadable else state.generation,
                 **self._index(state),
+                **({"moving": f"{moving.backend}: {moving.done:,} of {moving.total:,}"} if moving else {}),
                 "rebuilding": found.get("rebuilding") if indexer.index is not None else False,
             },
             **self._volumes(caller),
@@ -168,6 +169,7 @@ class Upkeep(Tidying):
             **{kind: partial(passages.total, namespace=namespace, kind=kind) for kind in passages.TOTALS},
             "not searched": partial(unsearched.counts, namespaces=core.volumes.spaces(namespace)),
             "building": core.indexer.build.progress,
+            "moving": core.indexer.move.progress,
             "folded": partial(summaries.count_folded, namespace=namespace),
             "waiting": lambda tx: compaction.count_waiting(core, tx, namespace),
             "waits": partial(compaction.waits, core),
@@ -206,13 +208,16 @@ class Upkeep(Tidying):
             "rebuilding": lambda tx: vectors.rebuilding(tx, namespace, state.generation),
         }
 
-    def reindex(self, caller: Principal, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+    def reindex(
+        self, caller: Principal, progress: Callable[[int, int], None] | None = None, *, to: str | None = None
+    ) -> dict[str, Any]:
         """Make the index anew, or the vectors and the index of another model beside it if the settings name one.
 
-        Calls progress(done, total). What answered before answers until all is done.
+        Another index of the settings, or the one of the kind `to`, is filled beside the present one and put in its
+        place. Calls progress(done, total). What answered before answers until all is done.
         """
         caller.require("admin")
-        done = self._core.indexer.rebuild(progress or (lambda done, total: None))
+        done = self._core.indexer.rebuild(progress or (lambda done, total: None), to)
         now = self.status(caller)
         refused = {"refused": now["refused"]} if "refused" in now else {}
         return {"chunks": done, "model": now["embedder"]["model"], **now["index"], **refused}

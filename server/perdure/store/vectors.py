@@ -152,10 +152,15 @@ def name_model(tx: Session, model: int, name: str, settings: str) -> None:
     )
 
 
-def new_generation(tx: Session, model: int, after: int) -> Model:
-    """Start the generation of a model's index that follows `after`, unless another process already did."""
+def new_generation(tx: Session, model: int, after: int, *, to_next: bool = False) -> Model:
+    """Start the generation of a model's index that follows `after`, unless another process already did.
+
+    With `to_next` that is the one which is filled beside it, if any: it has some of the vectors already.
+    """
     row = tx.get_one(ModelRow, model)
-    if row.generation <= after:
+    if row.generation <= after and to_next and row.next_token is not None:
+        switch_index(tx, model)
+    elif row.generation <= after:
         _leave(tx, row, row.token, row.backend, to=row.backend)
         give_up_next(tx, model)
         # Chunks may bear the number of an index that was filled beside this one.
@@ -175,6 +180,91 @@ def name_backend(tx: Session, model: int, backend: str) -> None:
     tx.connection().execute(
         text("UPDATE model SET backend = :backend WHERE id = :id AND backend IS NULL"),
         {"id": model, "backend": backend},
+    )
+
+
+def begin_next(tx: Session, model: int, backend: str) -> None:
+    """Have another index filled beside a model's; one that was begun before is given up.
+
+    Its number is above that of every other, so that what `chunk.generation` says holds of both: the index in force has
+    each chunk from its own number on, and the other one from that number on. So a chunk goes from one to the other.
+    """
+    give_up_next(tx, model)
+    row = tx.get_one(ModelRow, model)
+    row.next_generation = max(row.generation, row.next_generation) + 1
+    row.next_backend, row.next_token = backend, new_token(row.next_generation)
+    tx.flush()
+
+
+def switch_index(tx: Session, model: int) -> None:
+    """Put the index that was filled beside a model's in its place."""
+    row = tx.get_one(ModelRow, model)
+    assert row.next_token is not None
+    _leave(tx, row, row.token, row.backend, to=row.next_backend)
+    row.generation, row.token, row.backend = row.next_generation, row.next_token, row.next_backend
+    row.next_token = row.next_backend = None
+    tx.flush()
+
+
+def only_in_force(
+    reader: Reader, model: Model, after: int, limit: int
+) -> tuple[int | None, list[tuple[str, list[int], Matrix]]]:
+    """Return (namespace, chunk ids, vectors) after the id `after` that the next index lacks and the one in force has.
+
+    And the last id that was looked at, None at the end.
+    """
+    rows = reader.execute(
+        "SELECT id, namespace, embedding FROM chunk WHERE id > :after AND model = :model AND generation >= :generation"
+        " AND generation < :next AND embedding IS NOT NULL AND deleted = 0 ORDER BY id LIMIT :limit",
+        {
+            "after": after,
+            "model": model.id,
+            "generation": model.generation,
+            "next": model.next_generation,
+            "limit": limit,
+        },
+    ).fetchall()
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    for id, namespace, embedding in rows:
+        found.setdefault(namespace, []).append((id, embedding))
+    parts = [(name, [id for id, _ in own], matrix([blob for _, blob in own])) for name, own in found.items()]
+    return (rows[-1][0] if rows else None), parts
+
+
+def count_moved(reader: Reader, model: Model) -> tuple[int, int]:
+    """Return how many chunks the next index of a model has, and how many the one in force has."""
+    statement = "SELECT coalesce(sum(generation >= ?), 0), count(*) FROM chunk WHERE model = ? AND generation >= ?"
+    moved, all = reader.execute(statement, (model.next_generation, model.id, model.generation)).fetchone()
+    return moved, all
+
+
+def mark_moved(tx: Session, model: Model, ids: Sequence[int]) -> list[int]:
+    """Note that the next index has these chunks; return those that it should not have, as they were deleted."""
+    reader, values = reader_of(tx), {"ids": json.dumps(list(ids)), "next": model.next_generation}
+    chosen = "id IN (SELECT value FROM json_each(:ids)) AND deleted = 0"
+    reader.execute(f"UPDATE chunk SET generation = :next WHERE {chosen} AND generation < :next", values)
+    there = {row[0] for row in reader.execute(f"SELECT id FROM chunk WHERE {chosen}", values)}
+    return [id for id in ids if id not in there]
+
+
+def moved_tombstones(reader: Reader, model: Model, limit: int) -> dict[str, list[int]]:
+    """Return deleted chunks that the next index still has, by namespace."""
+    found: dict[str, list[int]] = {}
+    for namespace, id in reader.execute(
+        "SELECT namespace, id FROM chunk WHERE deleted = 1 AND model = ? AND generation >= ? ORDER BY id LIMIT ?",
+        (model.id, model.next_generation, limit),
+    ):
+        found.setdefault(namespace, []).append(id)
+    return found
+
+
+def unmark_moved(tx: Session, model: Model, ids: Sequence[int]) -> None:
+    """Note that the next index dropped these deleted chunks: the one in force is to drop them too."""
+    tx.connection().execute(
+        text(
+            "UPDATE chunk SET generation = :generation WHERE deleted = 1 AND id IN (SELECT value FROM json_each(:ids))"
+        ),
+        {"generation": model.generation, "ids": json.dumps(list(ids))},
     )
 
 
@@ -469,7 +559,9 @@ def tombstones(reader: Reader, model: Model, limit: int, *, held: bool) -> dict[
     Without an index these are kept: should there be one again, it would go on with what it held.
     """
     found: dict[str, list[int]] = {}
-    below = model.generation + held
+    # While another index is filled, what that one has is dropped there first. One that was given up left its number.
+    newest = model.generation if model.next_token is not None else max(model.generation, model.next_generation)
+    below = newest + 1 if held else model.generation
     for namespace, id in reader.execute(
         "SELECT namespace, id FROM chunk WHERE deleted = 1 AND model = ? AND generation < ? ORDER BY id LIMIT ?",
         (model.id, below, limit),
