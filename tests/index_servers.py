@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 class Line:
-    """A port of this machine that leads to a server, until it is cut."""
+    """A port of this machine that leads to a server, until it is cut, or held so that nothing comes through."""
 
     def __init__(self, target: tuple[str, int] | str) -> None:
         """`target` is a host and port, or the path of a socket."""
@@ -37,6 +37,8 @@ class Line:
         self.port = free_port()
         self._listener: socket.socket | None = None
         self._open: list[socket.socket] = []
+        self.flows = threading.Event()
+        self.flows.set()
         self.mend()
 
     def mend(self) -> None:
@@ -45,6 +47,7 @@ class Line:
 
     def cut(self) -> None:
         """End every connection and take no more."""
+        self.flows.set()
         listener, self._listener = self._listener, None
         if listener is not None:
             with suppress(OSError):
@@ -65,7 +68,7 @@ class Line:
                 return
             self._open += [near, far]
             for one, other in ((near, far), (far, near)):
-                threading.Thread(target=_carry, args=(one, other), daemon=True).start()
+                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
 
     def _connect(self) -> socket.socket:
         if isinstance(self._target, str):
@@ -74,15 +77,13 @@ class Line:
             return far
         return socket.create_connection(self._target)
 
-
-def _carry(one: socket.socket, other: socket.socket) -> None:
-    try:
-        while carried := one.recv(1 << 16):
-            other.sendall(carried)
-    except OSError:
-        pass
-    with suppress(OSError):
-        other.shutdown(socket.SHUT_RDWR)
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while carried := one.recv(1 << 16):
+                self.flows.wait()
+                other.sendall(carried)
+        with suppress(OSError):
+            other.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture(scope="session")

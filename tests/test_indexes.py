@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Generator
@@ -15,7 +16,7 @@ import pytest
 from conftest import Json, StartStdio, StdioClient, environment, run
 from index_servers import Line, chroma_server, postgres, postgres_database, target_of
 from perdure.backends import Backends
-from perdure.embedders import Matrix
+from perdure.embedders import Matrix, Vector
 from perdure.errors import Unavailable
 from perdure.indexes import IndexLost, VectorIndex
 from perdure.indexes.pgvector import PgVector
@@ -27,10 +28,12 @@ __all__ = ["chroma_server", "postgres", "postgres_database"]  # fixtures
 TOKEN, NEXT = "g000001-aaaa", "g000002-bbbb"
 DIMENSIONS = 64
 SMALL = DIMENSIONS * 1000  # numbers that pgvector compares without its graph, here
+SPARE_S = 5.0  # what a busy machine may add
 PATIENCE_S = 30.0  # the machine may be busy; nothing here is about speed
 ALWAYS = {"PERDURE_INDEX__EXACT_MAX_CHUNKS": "0", "PERDURE_INDEX__MIN_CHUNKS": "0"}
-KINDS = ("chroma", "chroma server", "pgvector")
-REMOTE = KINDS[1:]
+REMOTE = ("chroma server", "pgvector", "qdrant server")
+KINDS = ("chroma", "qdrant", *REMOTE)
+FEW, MANY = 240, 2400  # vectors: Qdrant's local store syncs each
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,11 @@ def _backend(request: pytest.FixtureRequest, data_dir: Path, kind: str) -> Backe
             return Backend(
                 "pgvector", data_dir, f"postgresql://postgres:secret-word@127.0.0.1:{line.port}/{name}", line
             )
+        case "qdrant server":
+            if not (url := os.environ.get("QDRANT_URL")):
+                pytest.skip("QDRANT_URL names no server")
+            line = Line(target_of(url))
+            return Backend("qdrant", data_dir, f"http://127.0.0.1:{line.port}", line)
         case _:
             return Backend(kind, data_dir, None, None)
 
@@ -114,10 +122,13 @@ def give(index: VectorIndex, collection: str, ids: range, vectors: Matrix) -> No
 
 
 @each
-def test_it_finds_what_exact_search_finds_and_nothing_of_another_collection(index: VectorIndex) -> None:
-    large, small = clustered(2400), clustered(300, seed=1)
-    give(index, "large", range(1, 2401), large)
-    give(index, "small", range(5001, 5301), small)
+def test_it_finds_what_exact_search_finds_and_nothing_of_another_collection(
+    index: VectorIndex, backend: Backend
+) -> None:
+    many = FEW if (backend.kind, backend.url) == ("qdrant", None) else MANY
+    large, small = clustered(many), clustered(many // 8, seed=1)
+    give(index, "large", range(1, len(large) + 1), large)
+    give(index, "small", range(5001, 5001 + len(small)), small)
     for name, rows, first in (("large", large, 1), ("small", small, 5001)):
         hits = 0
         for question in clustered(20, seed=2):
@@ -202,6 +213,30 @@ def test_a_call_ends_at_its_deadline_when_the_server_is_away_and_works_again_aft
     backend.line.mend()
     assert index.query("c", rows[0], 1)[0][0] == 1
     assert index.info()["running"]
+
+
+@remote
+def test_a_call_ends_at_its_deadline_while_the_server_stands_still(index: VectorIndex, backend: Backend) -> None:
+    rows = clustered(20)
+    index.upsert("c", range(1, 21), rows)
+    hasty = backend.client(deadline_s=1.0)
+    assert hasty.open(TOKEN)
+    assert backend.line is not None
+    backend.line.flows.clear()
+    for call in (lambda: hasty.query("c", rows[0], 1), lambda: hasty.upsert("c", [1], rows[:1])):
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="did not answer within"):
+            call()
+        assert time.monotonic() - began < 1.0 + SPARE_S
+    backend.line.flows.set()
+    assert until(lambda: answers(hasty, rows[0]), bool)
+
+
+def answers(index: VectorIndex, vector: Vector) -> bool:
+    try:
+        return index.query("c", vector, 1)[0][0] == 1
+    except Unavailable:
+        return False
 
 
 # --- through the product
