@@ -284,6 +284,30 @@ def test_an_index_that_is_lost_is_built_again_from_the_database(start_stdio: Sta
         assert until(lambda fact=fact: recall(client, fact), whole)["hits"][0]["content"] == fact
 
 
+@remote
+def test_an_erasure_removes_the_vectors_from_where_they_were(start_stdio: StartStdio, backend: Backend) -> None:
+    stored(start_stdio, backend).end_input()
+    former = token_of(backend.data_dir)
+    ran = run("erase", "--namespace", "default", "--yes", env=environment(backend.data_dir, **backend.settings))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert token_of(backend.data_dir) != former
+    assert not backend.client().open(former)
+
+
+@pytest.mark.parametrize("backend", ["pgvector"], indirect=True)
+def test_a_restored_store_has_an_index_of_its_own(start_stdio: StartStdio, backend: Backend, tmp_path: Path) -> None:
+    stored(start_stdio, backend)
+    file, copy = str(tmp_path / "saved.zip"), tmp_path / "copy"
+    assert run("backup", file, env=environment(backend.data_dir, **backend.settings)).returncode == 0
+    restored = run("restore", file, env=environment(copy, **backend.settings))
+    assert restored.returncode == 0, restored.stderr
+    assert token_of(copy) != token_of(backend.data_dir)
+    again = run("reindex", env=environment(copy, **backend.settings))
+    assert again.returncode == 0, again.stderr
+    held = backend.client()
+    assert held.open(token_of(backend.data_dir)) and held.open(token_of(copy))
+
+
 def behind_its_back(backend: Backend) -> None:
     """Remove the store in use as somebody else would."""
     backend.client().drop(token_of(backend.data_dir))

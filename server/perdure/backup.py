@@ -18,7 +18,7 @@ from perdure.archive import DATABASE, SETTINGS, Manifest, Writer
 from perdure.directory import SETTINGS_OF_BACKUP, bytes_held, held, held_alone, replace_content
 from perdure.errors import NotFound, Refused, Unavailable
 from perdure.snapshots import FileThen, files_then, passed_over, workspaces
-from perdure.store import Reader, files
+from perdure.store import Reader, files, vectors
 from perdure.store.files import StoredVersion
 from perdure.workspace import Workspace, content_place, former_place
 
@@ -101,6 +101,7 @@ def _restore(directory: Path, file: Path) -> Restored:
                 (staged / "workspace").mkdir(
                     mode=0o700, exist_ok=True
                 )  # also one without a file replaces what is there
+            vectors.part_from_index(staged / DATABASE)
             if SETTINGS in manifest.sha256:
                 (staged / SETTINGS).rename(staged / SETTINGS_OF_BACKUP)
             former = replace_content(directory, staged, archive.stamp())

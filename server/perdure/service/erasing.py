@@ -320,7 +320,11 @@ class Erasing(WritingBack):
     def _left_indexes(self) -> list[str]:
         """Remove what former indexes hold elsewhere; return those that do not answer, whose turn comes later."""
         index = self._core.indexer.index
-        kept = [] if index is None else index.remove_left(0)
+        if index is None:
+            with self._core.database.read() as tx:
+                kept = [f"the former index {each.token} at {each.backend}." for each in vectors.left_indexes(tx, 0)]
+        else:
+            kept = index.remove_left(0)
         return [f"the vectors, without text, of {each} They are removed as soon as it answers." for each in kept]
 
     def _noted_outside(self, namespace: str, journal: Journal) -> list[str]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 from sqlalchemy import text
@@ -177,10 +181,7 @@ def new_generation(tx: Session, model: int, after: int, *, to_next: bool = False
 
 def name_backend(tx: Session, model: int, backend: str) -> None:
     """Write down where the index of a model is, unless somebody did already."""
-    tx.connection().execute(
-        text("UPDATE model SET backend = :backend WHERE id = :id AND backend IS NULL"),
-        {"id": model, "backend": backend},
-    )
+    reader_of(tx).execute("UPDATE model SET backend = ? WHERE id = ? AND backend IS NULL", (backend, model))
 
 
 def begin_next(tx: Session, model: int, backend: str) -> None:
@@ -233,7 +234,9 @@ def only_in_force(
 
 def count_moved(reader: Reader, model: Model) -> tuple[int, int]:
     """Return how many chunks the next index of a model has, and how many the one in force has."""
-    statement = "SELECT coalesce(sum(generation >= ?), 0), count(*) FROM chunk WHERE model = ? AND generation >= ?"
+    statement = (
+        "SELECT count(*) FILTER (WHERE generation >= ?), count(*) FROM chunk WHERE model = ? AND generation >= ?"
+    )
     moved, all = reader.execute(statement, (model.next_generation, model.id, model.generation)).fetchone()
     return moved, all
 
@@ -241,7 +244,7 @@ def count_moved(reader: Reader, model: Model) -> tuple[int, int]:
 def mark_moved(tx: Session, model: Model, ids: Sequence[int]) -> list[int]:
     """Note that the next index has these chunks; return those that it should not have, as they were deleted."""
     reader, values = reader_of(tx), {"ids": json.dumps(list(ids)), "next": model.next_generation}
-    chosen = "id IN (SELECT value FROM json_each(:ids)) AND deleted = 0"
+    chosen = "id IN (SELECT value AS number FROM json_each(:ids)) AND deleted = 0"
     reader.execute(f"UPDATE chunk SET generation = :next WHERE {chosen} AND generation < :next", values)
     there = {row[0] for row in reader.execute(f"SELECT id FROM chunk WHERE {chosen}", values)}
     return [id for id in ids if id not in there]
@@ -260,11 +263,9 @@ def moved_tombstones(reader: Reader, model: Model, limit: int) -> dict[str, list
 
 def unmark_moved(tx: Session, model: Model, ids: Sequence[int]) -> None:
     """Note that the next index dropped these deleted chunks: the one in force is to drop them too."""
-    tx.connection().execute(
-        text(
-            "UPDATE chunk SET generation = :generation WHERE deleted = 1 AND id IN (SELECT value FROM json_each(:ids))"
-        ),
-        {"generation": model.generation, "ids": json.dumps(list(ids))},
+    reader_of(tx).execute(
+        "UPDATE chunk SET generation = ? WHERE deleted = 1 AND id IN (SELECT value AS number FROM json_each(?))",
+        (model.generation, json.dumps(list(ids))),
     )
 
 
@@ -280,13 +281,30 @@ def give_up_next(tx: Session, model: int) -> None:
 def _leave(tx: Session, row: ModelRow, token: str, backend: str | None, *, to: str | None) -> None:
     """Note that the vectors of a store are to be removed; one here goes when its next generation is opened."""
     if backend is not None and not (is_local(backend) and backend == to):
-        tx.connection().execute(
-            text(
-                "INSERT INTO left_index (token, model, backend, at)"
-                " VALUES (:token, :model, :backend, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) ON CONFLICT DO NOTHING"
-            ),
-            {"token": token, "model": row.id, "backend": backend},
+        reader_of(tx).execute(
+            "INSERT INTO left_index (token, model, backend, at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (token, row.id, backend, _moment()),
         )
+
+
+def _moment(from_now_s: float = 0) -> str:
+    """Return a time in the stored form."""
+    moment = datetime.now(UTC) + timedelta(seconds=from_now_s)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+
+
+def part_from_index(database: Path) -> None:
+    """Have a copy of a store, which nobody has open, begin indexes of its own: the original may use those still."""
+    with closing(sqlite3.connect(database)) as copy:
+        if "next_token" not in {row[1] for row in copy.execute("PRAGMA table_info(model)")}:
+            return  # of a schema in which every index lay in the data directory
+        for id, generation in copy.execute("SELECT id, generation FROM model").fetchall():
+            copy.execute(
+                "UPDATE model SET token = ?, next_token = NULL, next_backend = NULL WHERE id = ?",
+                (new_token(generation), id),
+            )
+        copy.execute("DELETE FROM left_index")
+        copy.commit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,8 +318,8 @@ class LeftIndex:
 
 def left_indexes(reader: Reader, for_s: float) -> list[LeftIndex]:
     """Return the stores that have been out of use for so many seconds and are still to be removed."""
-    statement = "SELECT token, model, backend FROM left_index WHERE at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?)"
-    return [LeftIndex(*row) for row in reader.execute(statement, (f"-{for_s} seconds",))]
+    statement = "SELECT token, model, backend FROM left_index WHERE at <= ? ORDER BY at"
+    return [LeftIndex(*row) for row in reader.execute(statement, (_moment(-for_s),))]
 
 
 def forget_left(tx: Session, token: str) -> None:
