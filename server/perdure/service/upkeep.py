@@ -11,7 +11,7 @@ from typing import Any
 
 from perdure import __version__, documents, migrations
 from perdure.embedders import missing_model
-from perdure.endpoint import is_local
+from perdure.endpoint import is_local, kind_of
 from perdure.erasure_journal import unfinished
 from perdure.errors import Damaged, Unavailable
 from perdure.service import compaction, times
@@ -142,7 +142,12 @@ class Upkeep(Tidying):
             return {"trouble": None, "set_aside": []}
         client, backend = indexer.index.client(state.in_force), indexer.index.backend(state.in_force)
         trouble, hint = indexer.index.of(state.in_force).trouble, indexer.index_hint(state)
-        shown: dict[str, Any] = {"backend": backend, "trouble": trouble, "set_aside": client.kept_aside()}
+        shown: dict[str, Any] = {
+            "kind": kind_of(backend),
+            "backend": backend,
+            "trouble": trouble,
+            "set_aside": client.kept_aside(),
+        }
         if not is_local(backend):
             told = client.info()
             shown |= {"answers": told["running"], "version": told.get("version"), "trouble": told["trouble"] or trouble}

@@ -237,8 +237,8 @@ def count_moved(reader: Reader, model: Model) -> tuple[int, int]:
     statement = (
         "SELECT count(*) FILTER (WHERE generation >= ?), count(*) FROM chunk WHERE model = ? AND generation >= ?"
     )
-    moved, all = reader.execute(statement, (model.next_generation, model.id, model.generation)).fetchone()
-    return moved, all
+    row = reader.execute(statement, (model.next_generation, model.id, model.generation)).fetchone()
+    return row[0], row[1]
 
 
 def mark_moved(tx: Session, model: Model, ids: Sequence[int]) -> list[int]:
