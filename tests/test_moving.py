@@ -17,7 +17,8 @@ from conftest import Json, StartStdio, StdioClient, environment, run
 from index_servers import chroma_server, postgres, postgres_database
 from perdure.backends import Backends
 from perdure.settings import IndexSettings
-from test_degraded import settled, status, until, whole
+from test_degraded import status, whole
+from test_indexes import settled, until
 from test_reindex import ALONE, Endpoint, Reindex, endpoint
 
 __all__ = ["chroma_server", "endpoint", "postgres", "postgres_database"]  # fixtures
