@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from perdure.directory import held, settle
 from perdure.generations import Indexes
@@ -21,9 +20,6 @@ from perdure.sharing import Collections
 from perdure.store import Database, FairLock, FileDatabase, files
 from perdure.volumes import Volume, Volumes, VolumeWorkspace, read_settings
 from perdure.workspace import Workspace
-
-if TYPE_CHECKING:
-    from perdure.worker import IndexClient
 
 EMBEDDING_THREADS = 8  # questions that may wait for their vector at once
 
@@ -81,12 +77,10 @@ def _indexes(database: Database, settings: Settings) -> Indexes | None:
     if settings.index.kind == "none" or settings.embedder.kind == "none":
         return None
 
-    def client_of(model: int) -> IndexClient:
-        from perdure.worker import IndexClient
+    from perdure.backends import Backends
 
-        return IndexClient(settings.data_dir, settings.index, model=model)
-
-    return Indexes(database, client_of, deadline_s=settings.index.deadline_s)
+    backends = Backends(settings.data_dir, settings.index)
+    return Indexes(database, backends, deadline_s=settings.index.deadline_s)
 
 
 def _workspaces(database: Database, volumes: Volumes) -> Callable[[str], Workspace]:

@@ -20,7 +20,7 @@ from perdure.disk import working_folder
 from perdure.errors import NotFound, Refused, Unavailable
 from perdure.sealing import Identity, Seal
 from perdure.snapshots import FileThen, files_then, passed_over, workspaces
-from perdure.store import Reader
+from perdure.store import Reader, vectors
 from perdure.store.catalogue import has_column
 from perdure.store.files import StoredVersion
 from perdure.workspace import Workspace, content_place, former_place
@@ -108,6 +108,7 @@ def _restore(directory: Path, file: Path) -> Restored:
                 (staged / "workspace").mkdir(
                     mode=0o700, exist_ok=True
                 )  # also one without a file replaces what is there
+            vectors.part_from_index(staged / DATABASE)
             if SETTINGS in manifest.sha256:
                 (staged / SETTINGS).rename(staged / SETTINGS_OF_BACKUP)
             former = replace_content(directory, staged, archive.stamp())

@@ -78,11 +78,48 @@ class EmbedderSettings(_Section):
     )
 
 
+def _check_address(kind: str, url: str | None) -> None:
+    """Raise ValueError unless an index of this kind can have this address; its password is not repeated."""
+    if url is None or kind == "none":
+        return
+    schemes = ("postgresql", "postgres") if kind == "pgvector" else ("http", "https")
+    try:
+        parts = urlsplit(url)
+        known = bool(parts.hostname or (kind == "pgvector" and parts.path)) and parts.port != 0
+    except ValueError:
+        known, parts = False, urlsplit("")
+    if not known or parts.scheme not in schemes:
+        raise ValueError(f"the url of {kind} must begin with {schemes[0]}:// and name a host")
+
+
+class BesideSettings(_Section):
+    """A second index that this server may meet: the one that `perdure reindex --to` moves to, or came from."""
+
+    kind: Literal["chroma", "pgvector", "qdrant", "none"] = Field("none", description="as index.kind")
+    url: str | None = Field(None, description="as index.url")
+    token: str | None = Field(None, repr=False, description="as index.token")
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        _check_address(self.kind, self.url)
+        return self
+
+
 class IndexSettings(_Section):
     """How vectors are searched."""
 
-    kind: Literal["chroma", "none"] = Field(
-        "chroma", description="chroma (its own worker process), none (exact search from SQL only)"
+    kind: Literal["chroma", "pgvector", "qdrant", "none"] = Field(
+        "chroma",
+        description="chroma (a worker process here, or the server at url), pgvector (the Postgres at url), qdrant (the "
+        "server at url), none (exact search from SQL only)",
+    )
+    url: str | None = Field(
+        None,
+        description="where the index is, like http://127.0.0.1:8000, postgresql://user@host/database or "
+        "http://127.0.0.1:6333; chroma and qdrant without one lie in the data directory",
+    )
+    token: str | None = Field(
+        None, repr=False, description="what a Chroma server asks for, or the api key of a Qdrant server"
     )
     min_chunks: int = Field(
         2000,
@@ -99,6 +136,12 @@ class IndexSettings(_Section):
     audit_s: float = Field(
         3600.0, gt=0, description="seconds between two looks whether a sample of the index is what the database says"
     )
+    beside: BesideSettings = BesideSettings()  # pyright: ignore[reportCallIssue] defaults of every field
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        _check_address(self.kind, self.url)
+        return self
 
 
 Algorithm = Literal[
@@ -599,13 +642,15 @@ def _explain(exc: ValidationError) -> str:
     first = exc.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     # Of a whole section what is wrong stands in the message, and secrets may stand in the section.
-    shown = "" if name.endswith(("token", "api_key")) or isinstance(first["input"], dict) else f" is {first['input']!r}"
+    secret = name.endswith(("token", "api_key", "url")) or isinstance(first["input"], dict)
+    shown = "" if secret else f" is {first['input']!r}"
     what = first["msg"].removeprefix("Value error, ")
     return f"The setting {name}{shown}: {what}. config.example.toml describes it."
 
 
 __all__ = [
     "AuditSettings",
+    "BesideSettings",
     "CollectionSettings",
     "CompactionSettings",
     "EmbedderSettings",

@@ -255,7 +255,7 @@ class Erasing(WritingBack):
             shutil.rmtree(folder, ignore_errors=True)
         if indexer.index is not None:
             for model in indexer.state().models:
-                indexer.index.of(model.id).open(model)
+                indexer.index.of(model).open(model)
 
     # --- copies
 
@@ -285,7 +285,7 @@ class Erasing(WritingBack):
         folders = [directory, *(each.absolute() for each in backups)]
         found = search(pieces, folders, but=journal.path)
         judged = self._judged(Judge(Finder(pieces), journal.scopes), found)
-        outside = [*OUTSIDE, *self._noted_outside(caller.namespace, journal)]
+        outside = [*OUTSIDE, *self._noted_outside(caller.namespace, journal), *self._left_indexes()]
         return Erased(
             namespace=scope.namespace,
             removed=dict(sorted(journal.removed.items())),
@@ -326,6 +326,16 @@ class Erasing(WritingBack):
                 for path, numbers in hits.items():
                     judge.other(path, numbers)
         return judge.judged
+
+    def _left_indexes(self) -> list[str]:
+        """Remove what former indexes hold elsewhere; return those that do not answer, whose turn comes later."""
+        index = self._core.indexer.index
+        if index is None:
+            with self._core.database.read(EVERY) as tx:
+                kept = [f"the former index {each.token} at {each.backend}." for each in vectors.left_indexes(tx, 0)]
+        else:
+            kept = index.remove_left(0)
+        return [f"the vectors, without text, of {each} They are removed as soon as it answers." for each in kept]
 
     def _noted_outside(self, namespace: str, journal: Journal) -> list[str]:
         """Return the files of notes outside of the workspace that made one of the memories."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from perdure import __version__, documents, migrations
 from perdure.embedders import missing_model
+from perdure.endpoint import is_local, kind_of
 from perdure.erasure_journal import unfinished
 from perdure.errors import Damaged, Unavailable
 from perdure.service import compaction, times
@@ -52,7 +53,7 @@ class Upkeep(Tidying):
         It tells nothing and takes no lock, so anybody may have it asked.
         """
         database = self._core.database
-        with database.read() as tx:
+        with database.read(EVERY) as tx:
             if database.schema(tx) != migrations.HEAD:
                 raise Unavailable("The store has another schema than this program; restart it with the newest perdure.")
         if writes:
@@ -71,7 +72,7 @@ class Upkeep(Tidying):
             state = indexer.state()
             found["embedder_up"] = indexer.trouble(state) is None
             if indexer.index is not None:
-                found["index_up"] = indexer.index.of(state.model).trouble is None
+                found["index_up"] = indexer.index.of(state.in_force).trouble is None
             with core.database.read(EVERY) as tx:
                 found |= self._unfinished(tx, state)
         except Unavailable:
@@ -97,7 +98,7 @@ class Upkeep(Tidying):
         core = self._core
         indexer = core.indexer
         state, found, unreadable = self._counted(caller.namespace)
-        refused, building = found.get("refused"), found.get("building")
+        refused, building, moving = found.get("refused"), found.get("building"), found.get("moving")
         return {
             "namespace": caller.namespace,
             "agent": caller.agent,
@@ -122,9 +123,9 @@ class Upkeep(Tidying):
             "index": {
                 "kind": core.settings.index.kind,
                 "generation": None if MODELS in unreadable else state.generation,
-                "trouble": indexer.index.of(state.model).trouble if indexer.index else None,
+                **self._index(state),
+                **({"moving": f"{moving.backend}: {moving.done:,} of {moving.total:,}"} if moving else {}),
                 "rebuilding": found.get("rebuilding") if indexer.index is not None else False,
-                "set_aside": indexer.index.client(state.model).kept_aside() if indexer.index else [],
             },
             **self._volumes(caller),
             **self._collections(caller.namespace),
@@ -135,6 +136,24 @@ class Upkeep(Tidying):
             "workers": indexer.workers(state),
             "versions": _versions(found.get("schema")),
         }
+
+    def _index(self, state: IndexState) -> dict[str, Any]:  # Any: as status
+        """Return where the index in force is, and how it answers."""
+        indexer = self._core.indexer
+        if indexer.index is None:
+            return {"trouble": None, "set_aside": []}
+        client, backend = indexer.index.client(state.in_force), indexer.index.backend(state.in_force)
+        trouble, hint = indexer.index.of(state.in_force).trouble, indexer.index_hint(state)
+        shown: dict[str, Any] = {
+            "kind": kind_of(backend),
+            "backend": backend,
+            "trouble": trouble,
+            "set_aside": client.kept_aside(),
+        }
+        if not is_local(backend):
+            told = client.info()
+            shown |= {"answers": told["running"], "version": told.get("version"), "trouble": told["trouble"] or trouble}
+        return {**shown, "hint": hint} if hint else shown
 
     def _volumes(self, caller: Principal) -> dict[str, Any]:  # Any: as status
         """Return how each volume of the namespace stands, by name; nothing without one."""
@@ -166,6 +185,7 @@ class Upkeep(Tidying):
             **{kind: partial(passages.total, namespace=namespace, kind=kind) for kind in passages.TOTALS},
             "not searched": partial(unsearched.counts, namespaces=spaces),
             "building": core.indexer.build.progress,
+            "moving": core.indexer.move.progress,
             "folded": partial(summaries.count_folded, namespace=namespace),
             "waiting": lambda tx: compaction.count_waiting(core, tx, namespace),
             "waits": lambda tx: compaction.waits(core, tx, namespace),
@@ -205,13 +225,16 @@ class Upkeep(Tidying):
             "rebuilding": lambda tx: vectors.rebuilding(tx, namespace, state.generation),
         }
 
-    def reindex(self, caller: Principal, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+    def reindex(
+        self, caller: Principal, progress: Callable[[int, int], None] | None = None, *, to: str | None = None
+    ) -> dict[str, Any]:
         """Make the index anew, or the vectors and the index of another model beside it if the settings name one.
 
-        Calls progress(done, total). What answered before answers until all is done.
+        Another index of the settings, or the one of the kind `to`, is filled beside the present one and put in its
+        place. Calls progress(done, total). What answered before answers until all is done.
         """
         caller.require("admin")
-        done = self._core.indexer.rebuild(progress or (lambda done, total: None))
+        done = self._core.indexer.rebuild(progress or (lambda done, total: None), to)
         now = self.status(caller)
         refused = {"refused": now["refused"]} if "refused" in now else {}
         return {"chunks": done, "model": now["embedder"]["model"], **now["index"], **refused}
