@@ -44,7 +44,7 @@ def settings(postgres_database: str, endpoint: Endpoint) -> Generator[dict[str, 
 
 
 def text(n: int) -> str:
-    return f"lantern {n} hangs at gate {n % 90}{ALONE}"
+    return f"lantern lamp{n} hangs at gate {n % 90}{ALONE}"
 
 
 def stored(start_stdio: StartStdio, data_dir: Path, settings: dict[str, str], turns: int = TURNS) -> StdioClient:
@@ -212,7 +212,7 @@ def test_vectors_move_to_every_kind(
     url = request.getfixturevalue("chroma_server") if target == "chroma server" else None
     kind = target.partition(" ")[0]
     first, second = between("chroma", None, kind, url), between(kind, url, "chroma", None)
-    client = stored(start_stdio, data_dir, turns=50, **first, **endpoint.settings)
+    client = stored(start_stdio, data_dir, first | endpoint.settings, turns=50)
     done = run("reindex", env=environment(data_dir, **second, **endpoint.settings))
     assert done.returncode == 0, done.stderr
     assert model(data_dir)[0] == (f"chroma {url}" if url else "qdrant")
