@@ -16,9 +16,11 @@ from typing import Any, cast
 
 import pytest
 
+import postgres
 import warm
 from warm import PERDURE, Process
 
+DATABASE = "TEST_DATABASE"  # set by --database, for all processes of the run
 DEADLINE_S = 60.0  # the machine may be busy; what must be quick is measured elsewhere
 LEGACY = "2025-06-18"
 MODERN = "2026-07-28"
@@ -37,7 +39,14 @@ def environment(data_dir: Path, **settings: str) -> dict[str, str]:
     ours = {"DATA_DIR": str(data_dir), "EMBEDDER__KIND": "hashing", "INDEX__KIND": "none"}
     # Empty places for settings and records, so that a developer's own do not decide a test.
     clean |= {"XDG_CONFIG_HOME": str(data_dir / "no-config"), "XDG_STATE_HOME": str(data_dir / "no-state")}
+    if on_postgres():
+        ours["DATABASE__URL"] = postgres.database_of(data_dir)
     return clean | {f"PERDURE_{name}": value for name, value in ours.items()} | settings
+
+
+def on_postgres() -> bool:
+    """Return whether this run keeps its stores in Postgres."""
+    return os.environ.get(DATABASE) == "postgres"
 
 
 def launch(
@@ -204,6 +213,9 @@ class HttpServer:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--database", choices=("sqlite", "postgres"), default="sqlite", help="where stores are kept (default: sqlite)"
+    )
     parser.addoption("--cold", action="store_true", help="start each perdure afresh, and not from one that is loaded")
     parser.addoption("--torture", action="store_true", help="inject every fault of tests/torture, as make torture does")
     parser.addoption("--soak-minutes", type=float, default=10.0, help="how long its soak lasts (default: 10)")
@@ -211,7 +223,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cold: what it starts is to load everything, as it does for a user")
+    config.addinivalue_line("markers", "sqlite(reason): is about a store in a file; not for postgres")
+    if config.getoption("--database") == "postgres":
+        os.environ[DATABASE] = "postgres"
+        postgres.server_url()  # here, so that the processes of a parallel run share it
     warm.shared().refuses = bool(config.getoption("--cold"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if on_postgres():
+        left_out = [item for item in items if item.get_closest_marker("sqlite") is not None]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(autouse=True)
+def databases() -> Generator[None]:
+    """Remove the databases of a test after it."""
+    yield
+    postgres.drop_databases()
 
 
 def pytest_sessionfinish() -> None:

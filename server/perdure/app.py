@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from perdure.directory import held, settle
+from perdure.errors import Unavailable
 from perdure.generations import Indexes
 from perdure.indexer import Indexer
 from perdure.matching import hider
@@ -23,6 +24,7 @@ from perdure.workspace import Workspace
 if TYPE_CHECKING:
     from perdure.worker import IndexClient
 
+NO_DRIVER = "database.url names a database of Postgres, whose driver is not installed: pip install perdure[postgres]"
 EMBEDDING_THREADS = 8  # questions that may wait for their vector at once
 
 
@@ -30,11 +32,23 @@ EMBEDDING_THREADS = 8  # questions that may wait for their vector at once
 def open_service(settings: Settings) -> Generator[Service]:
     """Give the service of a data directory, which is made if it is missing. Raises Unavailable with what to do."""
     settle(settings.data_dir)
-    database = FileDatabase(settings.data_dir, record_of(settings.data_dir), audited=settings.audit.enabled)
+    database = open_database(settings)
     with contextlib.closing(database), held(settings.data_dir):
         database.check_place()  # a restore may have come between the two
         with _serving(database, settings) as service:
             yield service
+
+
+def open_database(settings: Settings) -> Database:
+    """Return the database that the settings name. Raises Unavailable with what to do."""
+    url, audited = settings.database.url, settings.audit.enabled
+    if url is None:
+        return FileDatabase(settings.data_dir, record_of(settings.data_dir), audited=audited)
+    try:
+        from perdure.store.postgres import PostgresDatabase
+    except ImportError as exc:
+        raise Unavailable(NO_DRIVER) from exc
+    return PostgresDatabase(url, settings.data_dir, connections=settings.database.connections, audited=audited)
 
 
 @contextlib.contextmanager

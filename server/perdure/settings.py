@@ -48,6 +48,19 @@ class ToolSettings(_Section):
     )
 
 
+class DatabaseSettings(_Section):
+    """Where the truth lies: in a file of the data directory, or in a database of Postgres that servers share."""
+
+    url: str | None = Field(
+        None,
+        pattern=r"^postgres(ql)?://\S+$",
+        repr=False,
+        description="a database of Postgres, like postgresql://perdure@db.example.org/perdure; needs the extra"
+        " postgres. Without it: perdure.db in data_dir",
+    )
+    connections: int = Field(20, ge=2, le=500, description="Postgres: the most that one process opens")
+
+
 class EmbedderSettings(_Section):
     """What turns text into vectors. One that fails never turns into another: recall answers by words, and says so."""
 
@@ -363,6 +376,7 @@ class Settings(BaseSettings):
         "text", description="text, or json: one object a line, with the request it belongs to"
     )
     tools: ToolSettings = ToolSettings()  # pyright: ignore[reportCallIssue] defaults of every field
+    database: DatabaseSettings = DatabaseSettings()  # pyright: ignore[reportCallIssue]
     embedder: EmbedderSettings = EmbedderSettings()  # pyright: ignore[reportCallIssue]
     index: IndexSettings = IndexSettings()  # pyright: ignore[reportCallIssue]
     http: HttpSettings = HttpSettings()  # pyright: ignore[reportCallIssue]
@@ -574,7 +588,11 @@ def _explain(exc: ValidationError) -> str:
     first = exc.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     # Of a whole section what is wrong stands in the message, and secrets may stand in the section.
-    shown = "" if name.endswith(("token", "api_key")) or isinstance(first["input"], dict) else f" is {first['input']!r}"
+    shown = (
+        ""
+        if name.endswith(("token", "api_key", "database.url")) or isinstance(first["input"], dict)
+        else f" is {first['input']!r}"
+    )
     what = first["msg"].removeprefix("Value error, ")
     return f"The setting {name}{shown}: {what}. config.example.toml describes it."
 
