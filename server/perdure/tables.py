@@ -25,9 +25,9 @@ TOMBSTONE = text("deleted = 1")
 EXPIRING = text("expires_at IS NOT NULL")
 
 
-def _where(condition: TextClause) -> dict[str, TextClause]:
-    """Return what makes an index of some rows alone in either database."""
-    return {"sqlite_where": condition, "postgresql_where": condition}
+def _index_of(condition: TextClause, name: str, *columns: str) -> Index:
+    """Return an index of the rows alone that meet a condition, in either database."""
+    return Index(name, *columns, sqlite_where=condition, postgresql_where=condition)
 
 
 class Flag(TypeDecorator[bool]):
@@ -296,7 +296,7 @@ class ChunkRow(SQLModel, table=True):
             sqlite_where=EMBEDDING_PENDING,
             postgresql_where=EMBEDDING_PENDING,
         ),
-        Index("chunk_tombstone", "model", "id", **_where(TOMBSTONE)),
+        _index_of(TOMBSTONE, "chunk_tombstone", "model", "id"),
         {"sqlite_autoincrement": True},
     )
 

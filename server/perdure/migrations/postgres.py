@@ -11,7 +11,6 @@ from pathlib import Path
 
 from sqlalchemy import Connection, MetaData, String, text
 from sqlalchemy.exc import ProgrammingError
-from sqlmodel import SQLModel
 
 from perdure.errors import Unavailable
 from perdure.migrations import HEAD
@@ -140,9 +139,9 @@ def schema_version(connection: Connection) -> str | None:
         name
         for (name,) in connection.execute(text("SELECT tablename FROM pg_tables WHERE schemaname = current_schema"))
     }
-    if "alembic_version" in tables and EpisodeRow.__tablename__ in tables:
+    if "alembic_version" in tables and "episode" in tables:
         return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    if taken := tables & {*SQLModel.metadata.tables, "alembic_version"}:
+    if taken := tables & {*EpisodeRow.metadata.tables, "alembic_version"}:
         raise Unavailable(
             f"This database is another program's (it has a table {min(taken)}). Nothing was changed. Give Perdure one"
             " of its own: CREATE DATABASE perdure, then database.url."
@@ -192,7 +191,7 @@ def upgrade(connection: Connection) -> str | None:
 def _create(connection: Connection) -> None:
     """Make the tables; numbers have 64 bits, and text sorts by its code points as in SQLite."""
     here = MetaData()
-    for table in SQLModel.metadata.tables.values():
+    for table in EpisodeRow.metadata.tables.values():
         for column in table.to_metadata(here).columns:
             if isinstance(column.type, String):
                 column.type = type(column.type)(collation="C")

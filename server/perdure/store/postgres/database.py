@@ -7,9 +7,10 @@ import random
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
+from psycopg import sql
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -197,7 +198,7 @@ class PostgresDatabase:
                 try:
                     connection = stack.enter_context(self._connected())
                     driver = _driver_of(connection)
-                    driver.execute(begin)  # pyright: ignore[reportArgumentType]  # built of names that were checked
+                    PostgresReader(driver).script(begin)
                 except (psycopg.Error, DBAPIError) as exc:
                     if not trouble.is_away(_original(exc)) or time.monotonic() + wait_s > until:
                         raise
@@ -242,7 +243,7 @@ class PostgresDatabase:
             driver = _driver_of(connection)
             tables = driver.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema").fetchall()
             for (table,) in tables:
-                driver.execute(psycopg.sql.SQL("VACUUM (FULL, ANALYZE) {}").format(psycopg.sql.Identifier(table)))
+                driver.execute(sql.SQL("VACUUM (FULL, ANALYZE) {}").format(sql.Identifier(table)))
             driver.execute("CHECKPOINT")
 
     def close(self) -> None:
@@ -266,7 +267,7 @@ def _engine_of(url: str, connections: int) -> Engine:
 def _driver_of(connection: Connection) -> Driver:
     driver = connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)
-    return driver
+    return cast("Driver", driver)
 
 
 def _original(exc: BaseException) -> psycopg.Error | None:

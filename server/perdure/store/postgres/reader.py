@@ -20,6 +20,10 @@ class PostgresReader:
     def execute(self, sql: str, parameters: Values = (), /) -> Rows:
         return self.driver.execute(_literal(sql), parameters)
 
+    def script(self, sql: str) -> None:
+        """Run several statements in one round trip, in the words of Postgres."""
+        self.driver.execute(cast("LiteralString", sql))
+
     def executemany(self, sql: str, parameters: Iterable[Values], /) -> Rows:
         cursor = self.driver.cursor()
         cursor.executemany(_literal(sql), parameters)

@@ -143,9 +143,9 @@ def _having(reader: Reader, namespace: str, forms: Iterable[_Form]) -> dict[str,
 
 
 def _rated(form: _Form, having: Mapping[str, int]) -> list[str]:
-    if len(form.words) > 1:
+    if len(form.words) != 1:
         return []
-    (word,) = form.words
+    word = form.words[0]
     return [each for each in having if each == word or (form.goes_on and each.startswith(word))]
 
 
