@@ -237,9 +237,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def databases() -> Generator[None]:
-    """Remove the databases of a test after it."""
+    """Remove the databases of a module after it: its tests may share a store."""
     yield
     postgres.drop_databases()
 
