@@ -49,10 +49,26 @@ def on_postgres() -> bool:
     return os.environ.get(DATABASE) == "postgres"
 
 
+def placed(arguments: Sequence[str], env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with the database of the data directory that a command is about."""
+    directory = env.get("PERDURE_DATA_DIR")
+    if "--data-dir" in arguments:
+        directory = arguments[arguments.index("--data-dir") + 1]
+    if directory is None or not postgres.is_of_run(env.get("PERDURE_DATABASE__URL", "")):
+        return env
+    return {**env, "PERDURE_DATABASE__URL": postgres.database_of(Path(directory))}
+
+
+def database_settings(data_dir: Path) -> dict[str, Any]:
+    """Return what Settings need for a store that a test opens itself."""
+    return {"database": {"url": postgres.database_of(data_dir)}} if on_postgres() else {}
+
+
 def launch(
     *arguments: str, env: Mapping[str, str], files: Mapping[str, int] | None = None, cold: bool = False
 ) -> Process:
     """Start `perdure` with these arguments, and a pipe to each of stdin, stdout and stderr without a descriptor."""
+    env = placed(arguments, env)
     if not cold and warm.shared().fits(env):
         return warm.shared().start(arguments, env, files)
     stdin, stdout, stderr = ((files or {}).get(name, subprocess.PIPE) for name in ("stdin", "stdout", "stderr"))
@@ -63,6 +79,7 @@ def run(
     *arguments: str, env: Mapping[str, str], text: str = "", cold: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """Run `perdure` with these arguments to its end."""
+    env = placed(arguments, env)
     if not cold and warm.shared().fits(env):
         return warm.shared().run(arguments, env, text, DEADLINE_S)
     command = [PERDURE, *arguments]

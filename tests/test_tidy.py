@@ -20,14 +20,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import DEADLINE_S, PERDURE, Json, StdioClient, environment
+from conftest import DEADLINE_S, PERDURE, Json, StdioClient, database_settings, environment
 from perdure import tidying
 from perdure.app import open_service
 from perdure.errors import InvalidInput, NotFound, Refused
 from perdure.identity import local_principal
 from perdure.service import Service
 from perdure.service.tidy import SOON_S
-from perdure.settings import EmbedderSettings, IndexSettings, TidySettings, load_settings
+from perdure.settings import DatabaseSettings, EmbedderSettings, IndexSettings, TidySettings, load_settings
 from perdure.store import FileDatabase, passages, salvage
 from perdure.tidying import Kept
 from perdure.types import SOURCES, Archived, Asking, Pinned, Principal, Recall, Source, Tidied
@@ -45,6 +45,7 @@ class Store:
         """Give the service as another process has it, in a namespace of one's choice."""
         settings = load_settings(None, data_dir=str(self.data_dir), namespace=namespace)
         apart = {"embedder": EmbedderSettings(kind="hashing"), "index": IndexSettings(kind="none")}  # pyright: ignore[reportCallIssue] defaults
+        apart |= {"database": DatabaseSettings.model_validate(database_settings(self.data_dir).get("database", {}))}
         settings = settings.model_copy(update={**apart, "tidy": TidySettings(**policy)})  # pyright: ignore[reportArgumentType] of these names
         with open_service(settings) as service:
             yield service, local_principal(settings)

@@ -9,22 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from perdure.directory import held, settle
-from perdure.errors import Unavailable
 from perdure.generations import Indexes
 from perdure.indexer import Indexer
 from perdure.matching import hider
 from perdure.models import Models
 from perdure.service import Core, Quotas, Service
 from perdure.service.file_quotas import FileQuotas
-from perdure.settings import Settings, record_of
-from perdure.store import Database, FairLock, FileDatabase, files
+from perdure.settings import Settings
+from perdure.store import Database, FairLock, files, open_database
 from perdure.volumes import Volume, Volumes, VolumeWorkspace, read_settings
 from perdure.workspace import Workspace
 
 if TYPE_CHECKING:
     from perdure.worker import IndexClient
 
-NO_DRIVER = "database.url names a database of Postgres, whose driver is not installed: pip install perdure[postgres]"
 EMBEDDING_THREADS = 8  # questions that may wait for their vector at once
 
 
@@ -37,18 +35,6 @@ def open_service(settings: Settings) -> Generator[Service]:
         database.check_place()  # a restore may have come between the two
         with _serving(database, settings) as service:
             yield service
-
-
-def open_database(settings: Settings) -> Database:
-    """Return the database that the settings name. Raises Unavailable with what to do."""
-    url, audited = settings.database.url, settings.audit.enabled
-    if url is None:
-        return FileDatabase(settings.data_dir, record_of(settings.data_dir), audited=audited)
-    try:
-        from perdure.store.postgres import PostgresDatabase
-    except ImportError as exc:
-        raise Unavailable(NO_DRIVER) from exc
-    return PostgresDatabase(url, settings.data_dir, connections=settings.database.connections, audited=audited)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from perdure.cli.output import note, progress_bar, show, visible
 from perdure.cli.root import session, settings_of
 from perdure.disk import new_file
 from perdure.errors import InvalidInput, Refused, Unavailable
-from perdure.settings import NAME
+from perdure.settings import NAME, Settings
 from perdure.types import Imported
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def backup(
     # Imported here, as the service is elsewhere: --help and a wrong option answer without loading the engine.
     from perdure.backup import back_up
 
-    settings = settings_of(ctx)
+    settings = _of_file(ctx, "backup")
     done = back_up(settings.data_dir, file.absolute(), settings_as_toml(settings))
     show(done, as_json, _show_backed_up)
     if done.problems:
@@ -51,9 +51,32 @@ def restore(
     from perdure.backup import restore
     from perdure.warm.answering import dismiss
 
-    data_dir = settings_of(ctx).data_dir
+    data_dir = _of_file(ctx, "restore").data_dir
     dismiss(data_dir)
     show(restore(data_dir, file.absolute()), as_json, _show_restored)
+
+
+def _of_file(ctx: typer.Context, command: str) -> Settings:
+    """Return the settings of a store that lies in the data directory. Raises Refused for one in Postgres."""
+    settings = settings_of(ctx)
+    if settings.database.url is not None:
+        raise Refused(
+            f"perdure {command} is for a store in the data directory, and this one is in Postgres. Save that with"
+            f" pg_dump, and the folder {settings.data_dir / 'workspace'} beside it; or take perdure export"
+            " --all-namespaces, which holds both and which perdure import reads."
+        )
+    return settings
+
+
+@app.command()
+def migrate(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Bring the store to this program's schema. Needed with Postgres alone: a store in a file is, when it is opened."""
+    from perdure.store.opening import migrate
+
+    former, present = migrate(settings_of(ctx))
+    done = {"former": former, "schema": present}
+    said = f"The schema is {present}" + ("." if former == present else f"; it was {former or 'not there yet'}.")
+    show(done, as_json, lambda _: note(said))
 
 
 @app.command()

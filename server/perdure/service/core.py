@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from perdure.volumes import Volumes
 from perdure.workspace import Workspace
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 EMPTY: Matrix = np.empty((0, 0), np.float32)
 BULK_GAP_S = 0.03  # writes closer together than this are a load job: their embeddings are left to the sweep
@@ -185,6 +187,10 @@ class Part:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+
+    def again(self, call: Callable[[], T]) -> T:
+        """Return what a call gives; done anew while the database interrupts it and nothing of it is stored yet."""
+        return self._core.database.again(call)
 
     def _path(self, path: str) -> str:
         """Return the one form of a path that may be read and written. Raises InvalidInput, Refused."""

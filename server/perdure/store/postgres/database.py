@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,10 +17,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlmodel import Session
 
-from perdure.errors import Unavailable
+from perdure.errors import Interrupted, Unavailable
 from perdure.migrations import HEAD, postgres
 from perdure.store import audit
-from perdure.store.port import AUDITED, EVERY, READER, Reader
+from perdure.store.port import AUDITED, EVERY, READER, Reader, T
 from perdure.store.postgres import trouble
 from perdure.store.postgres.reader import PostgresReader
 
@@ -38,10 +39,16 @@ class PostgresDatabase:
     a write of EVERY follows and precedes all others. A transaction sees the rows of the namespaces it names, no others.
     """
 
+    in_directory = False
+    beyond_erasing: tuple[str, ...] = (
+        "the write-ahead log of Postgres until it is recycled, archives of it, base backups, replicas and dumps",
+    )
+
     def __init__(self, url: str, directory: Path, *, connections: int = 20, audited: bool = True) -> None:
         """`directory` is the data directory. An empty database gets the schema. Raises Unavailable with what to do."""
         self.directory = directory
         self._audited = audited
+        self._commits = threading.local()  # how many writes a thread has committed
         self._refused: str | None = None  # why the last write was, if the server takes none
         self._engine = _engine_of(url, connections)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -163,6 +170,7 @@ class PostgresDatabase:
                 audit.append_noted(session)
                 session.flush()
                 self._commit(driver)
+                self._commits.count = self._committed() + 1
 
     def _commit(self, driver: Driver) -> None:
         found = driver.execute("SELECT CAST(pg_current_xact_id_if_assigned() AS text)").fetchone()
@@ -172,6 +180,22 @@ class PostgresDatabase:
             if not trouble.is_away(exc) or found is None or found[0] is None:
                 raise
             self._settle(found[0], exc)
+
+    def again(self, call: Callable[[], T]) -> T:
+        until, waits = time.monotonic() + AWAY_S, _waits()
+        while True:
+            before = self._committed()
+            try:
+                return call()
+            except Interrupted:
+                wait_s = next(waits)
+                # Of what is committed a second call would make another.
+                if self._committed() != before or time.monotonic() + wait_s > until:
+                    raise
+                time.sleep(wait_s)
+
+    def _committed(self) -> int:
+        return getattr(self._commits, "count", 0)
 
     def _settle(self, number: str, exc: psycopg.Error) -> None:
         """Return if the transaction of this number was committed, although the answer to COMMIT was lost.
@@ -214,10 +238,10 @@ class PostgresDatabase:
             try:
                 yield connection
             finally:
-                if driver.broken or driver.closed:
-                    connection.invalidate()
-                elif driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                with contextlib.suppress(psycopg.Error):  # which only a connection that is lost does not take
                     driver.rollback()
+                if driver.closed:
+                    connection.invalidate()
 
     @contextlib.contextmanager
     def _translated(self) -> Generator[None]:
