@@ -101,11 +101,6 @@ def _template() -> str:
     return TEMPLATE
 
 
-def is_of_run(url: str) -> bool:
-    """Return whether this is the address of the database of a data directory."""
-    return urlsplit(url).path[1:] in _made
-
-
 def database_of(data_dir: Path) -> str:
     """Return the address of the database of a data directory, made when it is asked for first."""
     name = f"perdure_{os.getpid()}_{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]}"
