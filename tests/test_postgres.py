@@ -160,7 +160,7 @@ def test_words_are_searched_in_no_namespace_that_the_transaction_did_not_name(
     assert command(url, tmp_path / "data", "--namespace", "bo", "remember", "A walnut.").returncode == 0
     asked = (
         "SELECT count(*) FROM word_scores('bo', CAST((SELECT min(CAST(terms AS text)) FROM passage_fts) AS tsquery),"
-        " ARRAY['walnut'], ARRAY[1.0], ARRAY[]::text[], ARRAY[]::float8[], 0.25, 1)"
+        " ARRAY['walnut'], ARRAY[1.0], ARRAY[]::text[], ARRAY[]::float8[], 1)"
     )
     query = execute(url, "SELECT quote_literal(lexeme) FROM passage_fts, unnest(terms) WHERE lexeme LIKE '%walnut'")
     asked = asked.replace("(SELECT min(CAST(terms AS text)) FROM passage_fts)", f"{query[0][0]}")
