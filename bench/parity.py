@@ -133,7 +133,9 @@ def play(command: Path, store: Store, way: str) -> list[Mapping[str, Any]]:
             client = StdioClient([str(command)], env)
             try:
                 client.initialize()
-                return _played(lambda tool, given: client.request("tools/call", {"name": tool, "arguments": given}, 300))
+                return _played(
+                    lambda tool, given: client.request("tools/call", {"name": tool, "arguments": given}, 300)
+                )
             finally:
                 client.close()
         with serving(command, env) as server:
