@@ -41,7 +41,7 @@ def changed(call: Call) -> list[tuple[str, str | None]]:
         ("append_history", "talk"),
         ("set_state", "gate.colour"),
         ("write_file", "a.md"),
-        ("write_file", "a.md"),
+        ("edit_file", "a.md"),
         *moved,
     ]
 

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 CLOSE_S = 4.0  # after the grace, for the store to close
 
 
-def serve(settings: Settings, announce: Callable[[Settings, bool], None] = lambda *_: None) -> None:
+def serve(settings: Settings, announce: Callable[[Settings, bool], None] = lambda _settings, _tokens: None) -> None:
     """Listen until a signal comes, then finish what is running and return; `announce` is called once it listens,
     with whether tokens were made.
 

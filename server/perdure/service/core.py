@@ -16,7 +16,9 @@ from perdure.embedders import Matrix, Vector
 from perdure.errors import Refused
 from perdure.indexer import Indexer
 from perdure.service.file_quotas import FileQuotas
+from perdure.service.present import Present, present_of
 from perdure.service.quotas import Quotas
+from perdure.service.settling import Settling
 from perdure.settings import Settings
 from perdure.sharing import Collections
 from perdure.store import Database, FairLock, Reader, memories, passages, vectors
@@ -46,6 +48,7 @@ class Core:
     hides: Callable[[str], bool]  # whether the settings hide a path of a workspace or a volume, or a folder
     quotas: Quotas
     file_quotas: FileQuotas
+    settling: Settling
     samples: Samples = field(default_factory=lambda: Samples())
     tails: Tails = field(default_factory=lambda: Tails())
     pace: Pace = field(default_factory=lambda: Pace())
@@ -203,6 +206,11 @@ class Part:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+
+    def _present_at(self, tx: Reader, space: str, path: str) -> Present:
+        """Return what stands at a path of a namespace or a volume: the first that is asked of the transaction."""
+        put = self._core.settling.put(space, path)
+        return present_of(tx, self._core.workspace_of(space), space, path, put)
 
     def _path(self, path: str) -> str:
         """Return the one form of a path that may be read and written. Raises InvalidInput, Refused."""

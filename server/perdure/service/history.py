@@ -41,6 +41,7 @@ KINDS = (
     "unpin",
     "set_state",
     "write_file",
+    "edit_file",
     "external_change",
     "move_file",
     "delete_file",

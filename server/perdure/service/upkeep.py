@@ -107,6 +107,7 @@ class Upkeep(Tidying):
             **({"damaged": {"unreadable": unreadable, "hint": DAMAGED}} if unreadable else {}),
             "stored": {kind: found.get(kind) for kind in passages.TOTALS},
             "pending": {
+                "files": found.get("pending files"),
                 "embedding": found.get("pending embedding"),
                 "index": found.get("pending index") if core.settings.index.kind != "none" else 0,
             },
@@ -160,9 +161,10 @@ class Upkeep(Tidying):
     def _counted(self, namespace: str) -> tuple[IndexState, dict[str, Any], list[str]]:  # Any: as status
         """Return which models there are, what was found by name, and the names of what cannot be read."""
         core = self._core
+        spaces = core.volumes.spaces(namespace)
         looks: dict[str, Look] = {
             **{kind: partial(passages.total, namespace=namespace, kind=kind) for kind in passages.TOTALS},
-            "not searched": partial(unsearched.counts, namespaces=core.volumes.spaces(namespace)),
+            "not searched": partial(unsearched.counts, namespaces=spaces),
             "building": core.indexer.build.progress,
             "folded": partial(summaries.count_folded, namespace=namespace),
             "waiting": lambda tx: compaction.count_waiting(core, tx, namespace),
@@ -180,6 +182,7 @@ class Upkeep(Tidying):
         answering = core.indexer.embedder is not None
         looks |= {
             "pending embedding": lambda tx: passages.count_pending(tx, namespace) if answering else 0,
+            "pending files": lambda tx: sum(core.settling.count(tx, each) for each in spaces),
             "refused": lambda tx: vectors.count_refused(tx, namespace) if answering else 0,
         }
         with suppress(Damaged), core.database.read(EVERY) as tx:
