@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,8 +22,23 @@ from perdure.tokens import USUAL_SCOPES
 from perdure.types import Principal, Turn
 from product import data_directory
 
-THINGS = ("door code", "spare key", "meter reading", "alarm number", "parcel shelf", "wifi name", "fuse box", "ladder")
-THINGS += ("first aid box", "water tap", "fire exit", "bin day", "cleaning rota", "lift contract", "post box")
+QUESTIONS = {
+    "door code": "Which digits do I type to get into the {}?",
+    "spare key": "How does somebody get in at the {} who is locked out?",
+    "meter reading": "How much current has the {} used?",
+    "alarm number": "Whom do I ring when the siren goes at the {}?",
+    "parcel shelf": "Where do deliveries wait at the {}?",
+    "wifi name": "How do I get online in the {}?",
+    "fuse box": "Where is the power switched off at the {}?",
+    "ladder": "What do I climb on at the {}?",
+    "first aid box": "Where are bandages in the {}?",
+    "water tap": "Where can I fill a bottle at the {}?",
+    "fire exit": "How do we get out of the {} when it burns?",
+    "bin day": "When is rubbish collected at the {}?",
+    "cleaning rota": "Who sweeps the {} next?",
+    "lift contract": "Who repairs the elevator of the {}?",
+    "post box": "Where do letters go at the {}?",
+}
 PLACES = ("north warehouse", "old bakery", "harbour office", "tram depot", "glass workshop", "upper school")
 THREADS = 4
 MARK = re.compile(r"\bmk\d{4}[a-z]{3}\b")
@@ -59,14 +73,12 @@ class Crossed:
     calls: int = 0
     foreign: int = 0
     found: int = 0
-    first: int = 0
     asked: int = 0
 
     def add(self, other: Crossed) -> None:
         self.calls += other.calls
         self.foreign += other.foreign
         self.found += other.found
-        self.first += other.first
         self.asked += other.asked
 
     @property
@@ -83,22 +95,27 @@ def measure(command: Path, tenants: int, calls: int, environment: dict[str, str]
         with serving(command, env) as server:
             wait_until_indexed({name: HttpClient(server.port, each.token) for name, each in stored.items()})
             together = asked(server, everybody, stored, calls)
-    alone = [single(command, tenant, environment, calls // tenants) for tenant in everybody[:SINGLE]]
-    by_itself = statistics.mean(each.recall for each in alone)
-    within = abs(together.recall - by_itself) <= WITHIN
-    first = together.first / together.asked
+    few = range(min(SINGLE, tenants))
+    crowd, alone = Crossed(), Crossed()
+    for n in few:
+        crowd.add(together[n])
+        alone.add(single(command, n, environment, together[n].calls))
+    total = Crossed()
+    for each in together:
+        total.add(each)
     return [
         [
-            f"{together.calls:,} cross-tenant calls over {tenants} tenants with near-identical texts",
-            f"{together.foreign} foreign markers",
+            f"{total.calls:,} cross-tenant calls over {tenants} tenants with near-identical texts",
+            f"{total.foreign} foreign markers",
             "0",
-            "reached" if together.foreign == 0 else "NOT reached",
+            "reached" if total.foreign == 0 else "NOT reached",
         ],
         [
-            f"own recall@10 beside that of {len(alone)} tenants alone ({together.asked:,} questions)",
-            f"{together.recall:.4f} beside {by_itself:.4f} (first: {first:.4f})",
+            f"own recall@10 of {len(few)} tenants in the crowd, and of the same questions where each is alone",
+            f"{crowd.recall:.4f} and {alone.recall:.4f}; of all in the crowd {total.recall:.4f}"
+            f" ({total.asked:,} questions)",
             "within 1 %",
-            "reached" if within else "NOT reached",
+            "reached" if abs(crowd.recall - alone.recall) <= WITHIN else "NOT reached",
         ],
     ]
 
@@ -109,7 +126,7 @@ def tenants_of(count: int) -> list[Tenant]:
     for n in range(count):
         chance, name = random.Random(n), f"tenant{n:03d}"
         marker = f"mk{n:04d}{''.join(chance.choices('abcdefghijk', k=3))}"
-        values = {(thing, place): chance.randint(1_000, 9_999) for thing in THINGS for place in PLACES}
+        values = {(thing, place): chance.randint(1_000, 9_999) for thing in QUESTIONS for place in PLACES}
         found.append(Tenant(name, marker, values))
     return found
 
@@ -143,43 +160,53 @@ def fill(numbers: Sequence[int]) -> dict[str, tuple[str, dict[str, str]]]:
     return stored
 
 
-def asked(server: Server, tenants: Sequence[Tenant], stored: dict[str, Stored], calls: int) -> Crossed:
-    """Have all tenants ask at once, each for its own things and for those of others."""
-    total = Crossed()
+def asked(server: Server, tenants: Sequence[Tenant], stored: dict[str, Stored], calls: int) -> list[Crossed]:
+    """Have all tenants ask at once, each for its own things and for those of others; return what came, by tenant."""
     each = -(-calls // len(tenants))
-
-    def one(n: int) -> Crossed:
-        return _ask(server, tenants, n, stored, each)
-
     with ThreadPoolExecutor(THREADS) as pool:
-        for crossed in pool.map(one, range(len(tenants))):
-            total.add(crossed)
-    return total
+        return list(pool.map(lambda n: _ask(server, tenants, n, stored, each), range(len(tenants))))
 
 
 def _ask(server: Server, tenants: Sequence[Tenant], n: int, stored: dict[str, Stored], calls: int) -> Crossed:
-    tenant, chance, crossed = tenants[n], random.Random(1_000 + n), Crossed()
-    own = stored[tenant.name]
+    tenant, own, chance = tenants[n], stored[tenants[n].name], random.Random(1_000 + n)
+    crossed = Crossed()
     client = HttpClient(server.port, own.token, era=("legacy", "modern")[n % 2])
+    questions = iter(questions_of(n, calls))
     for number in range(calls):
-        if number % 5 < 3:
-            thing, place = chance.choice(THINGS), chance.choice(PLACES)
-            arguments = {"query": f"What is the {thing} of the {place}?", "limit": 10, "include": ["memories"]}
-            text = client.raw("tools/call", {"name": "recall", "arguments": arguments})
-            hits = [hit["id"] for hit in message_in(text)["result"]["structuredContent"]["hits"]]
-            crossed.asked += 1
-            crossed.found += own.ids[f"{thing}/{place}"] in hits
-            crossed.first += hits[:1] == [own.ids[f"{thing}/{place}"]]
+        if _is_own(number):
+            text = _ask_own(client, own, next(questions), crossed)
         else:
             other = tenants[(n + chance.randint(1, len(tenants) - 1)) % len(tenants)]
             method, params = _reach_for(other, stored[other.name], chance)
             text = client.raw(method, params)
             # What is not one's own can be neither forgotten nor replaced.
-            crossed.foreign += params.get("name") in ("forget", "remember") and '"isError":true' not in text
+            crossed.foreign += (
+                params.get("name") in ("forget", "remember") and not message_in(text)["result"]["isError"]
+            )
         crossed.calls += 1
         crossed.foreign += any(mark != tenant.marker for mark in MARK.findall(text))
     client.close()
     return crossed
+
+
+def questions_of(n: int, calls: int) -> list[tuple[str, str]]:
+    """Return which things of which places a tenant asks for in so many calls."""
+    chance = random.Random(2_000 + n)
+    return [(chance.choice([*QUESTIONS]), chance.choice(PLACES)) for number in range(calls) if _is_own(number)]
+
+
+def _is_own(number: int) -> bool:
+    return number % 5 < 3
+
+
+def _ask_own(client: HttpClient, own: Stored, about: tuple[str, str], crossed: Crossed) -> str:
+    thing, place = about
+    arguments = {"query": QUESTIONS[thing].format(place), "limit": 10, "include": ["memories"]}
+    text = client.raw("tools/call", {"name": "recall", "arguments": arguments})
+    hits = message_in(text)["result"]["structuredContent"]["hits"]
+    crossed.asked += 1
+    crossed.found += own.ids[f"{thing}/{place}"] in [hit["id"] for hit in hits]
+    return text
 
 
 def _reach_for(other: Tenant, stored: Stored, chance: random.Random) -> tuple[str, dict[str, Any]]:
@@ -207,21 +234,17 @@ def _reach_for(other: Tenant, stored: Stored, chance: random.Random) -> tuple[st
     return "tools/call", {"name": name, "arguments": arguments}
 
 
-def single(command: Path, tenant: Tenant, environment: dict[str, str], questions: int) -> Crossed:
-    """Return what one tenant finds of the same statements where nobody else has any."""
+def single(command: Path, n: int, environment: dict[str, str], calls: int) -> Crossed:
+    """Return what one tenant finds of the same statements with the same questions where nobody else has any."""
+    tenant = tenants_of(n + 1)[n]
     with data_directory() as folder:
         env = {"PERDURE_DATA_DIR": str(folder), **environment}
         own = filled(env, [tenant])[tenant.name]
         with serving(command, env) as server:
             client, crossed = HttpClient(server.port, own.token), Crossed()
             wait_until_indexed({tenant.name: client})
-            pairs = list(tenant.values)
-            random.Random(7).shuffle(pairs)
-            for thing, place in pairs[: max(questions, 50)]:
-                arguments = {"query": f"What is the {thing} of the {place}?", "limit": 10, "include": ["memories"]}
-                hits = client.call("recall", arguments)["structuredContent"]["hits"]
-                crossed.asked += 1
-                crossed.found += own.ids[f"{thing}/{place}"] in [hit["id"] for hit in hits]
+            for about in questions_of(n, calls):
+                _ask_own(client, own, about, crossed)
             client.close()
     return crossed
 
