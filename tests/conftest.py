@@ -7,20 +7,26 @@ import json
 import os
 import queue
 import re
+import sqlite3
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import psycopg
 import pytest
 
 import postgres
 import warm
+from perdure.store.port import Reader, Rows, Values
+from perdure.store.postgres.reader import PostgresReader
 from warm import PERDURE, Process
 
 DATABASE = "TEST_DATABASE"  # set by --database, for all processes of the run
+OURS = "TEST_DATABASE_OF_DIRECTORY"  # the address that goes with a data directory, unless a test gave another
 DEADLINE_S = 60.0  # the machine may be busy; what must be quick is measured elsewhere
 LEGACY = "2025-06-18"
 MODERN = "2026-07-28"
@@ -40,7 +46,7 @@ def environment(data_dir: Path, **settings: str) -> dict[str, str]:
     # Empty places for settings and records, so that a developer's own do not decide a test.
     clean |= {"XDG_CONFIG_HOME": str(data_dir / "no-config"), "XDG_STATE_HOME": str(data_dir / "no-state")}
     if on_postgres():
-        ours["DATABASE__URL"] = postgres.database_of(data_dir)
+        ours["DATABASE__URL"] = clean[OURS] = postgres.database_of(data_dir)
     return clean | {f"PERDURE_{name}": value for name, value in ours.items()} | settings
 
 
@@ -54,7 +60,8 @@ def placed(arguments: Sequence[str], env: Mapping[str, str]) -> Mapping[str, str
     directory = env.get("PERDURE_DATA_DIR")
     if "--data-dir" in arguments:
         directory = arguments[arguments.index("--data-dir") + 1]
-    if directory is None or not postgres.is_of_run(env.get("PERDURE_DATABASE__URL", "")):
+    url = env.get("PERDURE_DATABASE__URL")
+    if directory is None or url is None or url != env.get(OURS):
         return env
     return {**env, "PERDURE_DATABASE__URL": postgres.database_of(Path(directory))}
 
@@ -62,6 +69,34 @@ def placed(arguments: Sequence[str], env: Mapping[str, str]) -> Mapping[str, str
 def database_settings(data_dir: Path) -> dict[str, Any]:
     """Return what Settings need for a store that a test opens itself."""
     return {"database": {"url": postgres.database_of(data_dir)}} if on_postgres() else {}
+
+
+class Store:
+    """What is stored, past the product, in the words of SQLite: to be looked at, and to be damaged."""
+
+    def __init__(self, data_dir: Path) -> None:
+        if on_postgres():
+            self._driver = psycopg.connect(postgres.database_of(data_dir))
+            self._reader: Reader = PostgresReader(self._driver)
+        else:
+            self._driver = self._reader = sqlite3.connect(data_dir / "perdure.db", timeout=DEADLINE_S)
+
+    def execute(self, statement: str, values: Values = ()) -> Rows:
+        return self._reader.execute(statement, values)
+
+    def commit(self) -> None:
+        self._driver.commit()
+
+    def close(self) -> None:
+        self._driver.close()
+
+
+@contextmanager
+def store_of(data_dir: Path) -> Generator[Store]:
+    """Give the store of a data directory; what the block changed is committed."""
+    with closing(Store(data_dir)) as store:
+        yield store
+        store.commit()
 
 
 def launch(

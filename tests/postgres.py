@@ -9,8 +9,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
-import pwd
-import shutil
+import shlex
 import subprocess
 import tempfile
 import threading
@@ -27,6 +26,7 @@ TEMPLATE = f"perdure_template_{os.getpid()}"
 SETTINGS = ("max_connections=300", "fsync=off", "listen_addresses=", "unix_socket_permissions=0777")
 
 _made: set[str] = set()
+_kept: list[subprocess.Popen[bytes]] = []
 _lock = threading.Lock()
 
 
@@ -55,32 +55,34 @@ class Server:
         self.stop(how)
         self.start()
 
-    def _control(self, *arguments: str) -> None:
-        user = pwd.getpwuid(self._folder.stat().st_uid).pw_name
+    def command(self, *arguments: str) -> str:
+        """Return the command that controls it, for a shell."""
         command = [str(self._binaries / "pg_ctl"), "-D", str(self._folder), "-w", *arguments]
-        null = subprocess.DEVNULL
-        subprocess.run(command, user=user if os.getuid() == 0 else None, check=True, stdout=null, stderr=null)
+        if os.getuid() == 0:  # which Postgres refuses to run as
+            command = ["setpriv", f"--reuid={self._folder.stat().st_uid}", "--clear-groups", *command]
+        return shlex.join(command)
+
+    def _control(self, *arguments: str) -> None:
+        subprocess.run(self.command(*arguments), shell=True, check=True, stdout=subprocess.DEVNULL)
 
 
-def start_server() -> tuple[Server, Path]:
-    """Return a new server in a new folder, which both go when this process ends."""
+def start_server() -> Server:
+    """Return a new server in a new folder, which both go when this process ends, however that comes."""
     folder = Path(tempfile.mkdtemp(prefix="perdure-postgres-", dir="/tmp"))  # a socket's path is short
     folder.chmod(0o755)
     server = Server(folder / "data")
-
-    def end() -> None:
-        server.stop("immediate")
-        shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(end)
-    return server, folder
+    # It reads until this process, and with it the other end of the pipe, is gone.
+    end = f"cat; {server.command('stop', '-m', 'immediate')}; rm -rf {folder}"
+    null = subprocess.DEVNULL
+    _kept.append(subprocess.Popen(["sh", "-c", end], stdin=subprocess.PIPE, stdout=null, stderr=null, process_group=0))
+    return server
 
 
 @cache
 def server_url() -> str:
     """Return the address of the server of this run, which is started when it is asked for first."""
     if VARIABLE not in os.environ:
-        os.environ[VARIABLE] = start_server()[0].url
+        os.environ[VARIABLE] = start_server().url
     return os.environ[VARIABLE]
 
 
@@ -99,11 +101,6 @@ def _template() -> str:
     PostgresDatabase.migrate(url_of(TEMPLATE))
     atexit.register(_drop, TEMPLATE)
     return TEMPLATE
-
-
-def is_of_run(url: str) -> bool:
-    """Return whether this is the address of the database of a data directory."""
-    return urlsplit(url).path[1:] in _made
 
 
 def database_of(data_dir: Path) -> str:

@@ -325,8 +325,9 @@ def _driver_of(connection: Connection) -> sqlite3.Connection:
 
 def _engine_of(place: Place, *, read_only: bool) -> Engine:
     # A reader of a disk that is not written sees each time anew whether there is a log to read.
-    pool = NullPool if read_only else QueuePool
-    engine = create_engine("sqlite://", creator=lambda: place.connect(read_only=read_only), poolclass=pool)
+    # Else the connection that was used last serves first, so that few of them fill their page caches.
+    pool: dict[str, Any] = {"poolclass": NullPool} if read_only else {"poolclass": QueuePool, "pool_use_lifo": True}
+    engine = create_engine("sqlite://", creator=lambda: place.connect(read_only=read_only), **pool)
 
     @event.listens_for(engine, "connect")
     def prepare(dbapi_connection: Any, _record: Any) -> None:  # pyright: ignore[reportUnusedFunction]  # Any: the driver's own types
