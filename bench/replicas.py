@@ -141,7 +141,9 @@ async def proxied(ports: Sequence[int]) -> AsyncGenerator[int]:
                 inner, outer = await asyncio.open_connection("127.0.0.1", ports[(first + n) % len(ports)])
             except OSError:
                 continue
-            await asyncio.gather(_pump(source, outer), _pump(inner, sink))
+            with contextlib.suppress(asyncio.CancelledError):  # as the bench ends
+                await asyncio.gather(_pump(source, outer), _pump(inner, sink))
+            outer.close()
             break
         sink.close()
 
