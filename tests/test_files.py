@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
 import threading
 import time
@@ -126,7 +127,8 @@ def test_a_conflict_found_after_the_commit_names_the_version_that_holds_what_was
     def edit() -> None:
         for n in itertools.count():
             (files / "a.md").write_text(f"theirs {n}\n", encoding="utf-8")
-            if ended.wait(0.001):
+            # Not always before the commit, and not always after it, however long that takes.
+            if ended.wait(random.uniform(0.001, 0.05)):
                 return
 
     editor = threading.Thread(target=edit)
