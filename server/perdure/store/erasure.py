@@ -203,6 +203,7 @@ _ROWS_OF_ALL = (
     ("authors", "author", "namespace = :namespace"),
     (None, "rate", "namespace = :namespace"),
     (None, "held", "namespace = :namespace"),
+    (None, "lease", "name = 'tidy-' || :namespace"),
 )
 _ROWS_LAST = (
     ("turns", "episode", "seq IN (SELECT seq FROM doomed_episode) AND kind = 'turn'"),

@@ -30,7 +30,7 @@ Driver = psycopg.Connection[tuple[Any, ...]]  # Any: whatever the columns hold
 
 AWAY_S = 10.0  # that a call waits for a server that restarts
 RETRY_FIRST_S, RETRY_MOST_S = 0.02, 0.5
-STOPPED_S = 12.0  # without a word of a process that holds locks, after which they are taken from it
+STOPPED_S = 18.0  # without a word of a process that holds locks, after which they are taken from it
 ASIDE_S = 1.0  # that what stands beside the calls waits for a lock
 OUTCOME_S = 15.0  # for asking what became of a commit whose answer was lost
 STORE, NAMESPACE = 7_711_001, 7_711_002  # what advisory locks are of; the second is the seed of a name's hash
