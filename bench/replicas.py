@@ -75,8 +75,9 @@ class Replica:
         self.port, self.said = 0, list[str]()
         self._listening = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
+
+    def wait_until_it_listens(self) -> None:
         if not self._listening.wait(START_S) or not self.port:
-            self.stop()
             raise ServerGone(f"perdure serve did not listen: {''.join(self.said)[-400:]}")
 
     def _read(self) -> None:
@@ -115,10 +116,11 @@ def replicas(
     directory = database.folder.parent / "data"
     environment = environment_of(database, directory, settings)
     with contextlib.ExitStack() as stack:
-        running = list[Replica]()
-        for _ in range(count):
-            running.append(Replica(command, environment))
-            stack.callback(running[-1].stop)
+        running = [Replica(command, environment) for _ in range(count)]
+        for each in running:
+            stack.callback(each.stop)
+        for each in running:
+            each.wait_until_it_listens()
         yield running, directory
 
 
@@ -132,19 +134,22 @@ def environment_of(database: Postgres, directory: Path, settings: Mapping[str, s
 @contextlib.asynccontextmanager
 async def proxied(ports: Sequence[int]) -> AsyncGenerator[int]:
     """Listen, and pass each connection to the next server in turn, or to another where none listens; give the port."""
-    turns = itertools.count()
+    turns, under_way = itertools.count(), set[asyncio.Task[None]]()
 
     async def passed(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         first = next(turns)
         for n in range(len(ports)):
-            try:
+            with contextlib.suppress(OSError):
                 inner, outer = await asyncio.open_connection("127.0.0.1", ports[(first + n) % len(ports)])
-            except OSError:
-                continue
-            with contextlib.suppress(asyncio.CancelledError):  # as the bench ends
-                await asyncio.gather(_pump(source, outer), _pump(inner, sink))
-            outer.close()
-            break
+                pumps = {asyncio.create_task(_pump(source, outer)), asyncio.create_task(_pump(inner, sink))}
+                under_way.update(pumps)
+                with contextlib.suppress(asyncio.CancelledError):  # as the bench ends
+                    await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+                for pump in pumps:
+                    pump.cancel()
+                under_way.difference_update(pumps)
+                outer.close()
+                break
         sink.close()
 
     async with await asyncio.start_server(passed, "127.0.0.1", 0, backlog=1_000) as server:
@@ -156,8 +161,6 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
         while data := await source.read(65_536):
             sink.write(data)
             await sink.drain()
-    with contextlib.suppress(OSError):
-        sink.write_eof() if sink.can_write_eof() and not sink.is_closing() else None
 
 
 class Connection:

@@ -21,7 +21,7 @@ import pytest
 import postgres
 from conftest import DEADLINE_S, LEGACY, HttpServer, Json, StartHttp, environment, run
 from perdure.errors import Unavailable
-from perdure.store import EVERY, reader_of
+from perdure.store import EVERY, FileDatabase, reader_of
 from perdure.store.postgres import PostgresDatabase
 from tokens import message_in, post, request, status_of
 
@@ -197,6 +197,19 @@ def test_what_a_former_holder_writes_is_refused_as_it_commits(url: str, tmp_path
                 connection.execute("UPDATE lease SET until = now() - interval '1 s', token = token + 1")
             assert connection.execute("SELECT namespace FROM held").fetchall() == [("before",)]
             wait_until(lambda: not work.is_held(), "it does not notice")
+
+
+def test_what_a_former_holder_writes_into_a_file_is_refused_too(tmp_path: Path) -> None:
+    with closing(FileDatabase(tmp_path / "data")) as database, database.lease("work").held() as ours:
+        assert ours
+        with database.write(EVERY) as tx:
+            reader_of(tx).execute("INSERT INTO author VALUES ('before', 'ana')")
+        with pytest.raises(Unavailable, match="taken over"), database.write(EVERY) as tx:
+            reader_of(tx).execute("INSERT INTO author VALUES ('after', 'ana')")
+            (tmp_path / "new").touch()
+            (tmp_path / "new").replace(tmp_path / "data" / "work.lock")  # as whoever sees no beat does
+        with database.read(EVERY) as reader:
+            assert reader.execute("SELECT namespace FROM author").fetchall() == [("before",)]
 
 
 def test_a_takeover_waits_for_a_commit_that_has_asked_whose_the_lease_is(url: str, tmp_path: Path) -> None:
