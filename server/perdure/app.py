@@ -41,9 +41,7 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
     hides = hider(settings.files.hidden)
     models = Models(directory, settings.embedder)
     index = _indexes(database, settings)
-    indexer = Indexer(
-        database, models, index, settings.index, directory=directory, default_namespace=settings.namespace
-    )
+    indexer = Indexer(database, models, index, settings.index, default_namespace=settings.namespace)
     workspace_of = _workspaces(database, volumes)
     pool = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed")
     service = Service(

@@ -36,6 +36,8 @@ from perdure.mcp.server import Context, build_server
 from perdure.metrics import Metrics
 from perdure.oauth import metadata, metadata_paths
 from perdure.observed import Observed
+from perdure.permits import Permits
+from perdure.rates import Rates
 from perdure.service import Service
 from perdure.settings import HttpSettings, Settings
 from perdure.types import Principal
@@ -120,7 +122,10 @@ def build_app(
         custom_starlette_routes=open_routes + guarded,
     )
     access = Access(settings, service, open_here=_is_loopback(settings.http.host))
-    gate = Gate(app, settings, access, [route.path for route in open_routes], streams=not stateless)
+    permits = Permits(
+        service.draw_requests, Rates(settings.limits.requests_per_minute, settings.limits.requests_at_once)
+    )
+    gate = Gate(app, settings, access, permits, [route.path for route in open_routes], streams=not stateless)
     return Observed(gate, metrics, [PATH, *(route.path for route in open_routes + guarded)])
 
 

@@ -1,6 +1,6 @@
 """Embed what is pending and feed it to the index. Everything here can be done again.
 
-One process of a data directory sweeps (a lease says which); every process embeds its own single writes at once
+One process of a store sweeps (a lease says which); every process embeds its own single writes at once
 and searches. Nothing here is needed for a memory to be durable, nor for finding it by words.
 """
 
@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from perdure.build import RETIRED_S, Build
@@ -19,7 +18,6 @@ from perdure.embedders import Embedder, Vector
 from perdure.endpoint import is_local
 from perdure.errors import InvalidInput, Unavailable
 from perdure.generations import Audited, Indexes
-from perdure.lease import Lease
 from perdure.models import Models
 from perdure.moving import Move
 from perdure.pending import Made, Pending
@@ -57,19 +55,18 @@ class Indexer:
         index: Indexes | None,
         settings: IndexSettings,
         *,
-        directory: Path,
         default_namespace: str,
     ) -> None:
         self._database = database
         self._models = models
         self.index = index
-        self._lease = Lease(directory / "indexer.lock")
+        self._lease = database.lease("indexer")
         self._audit_every_s = settings.audit_s
         self._pending, beside = (
             Pending(database, models, index, settings, default_namespace=default_namespace) for _ in range(2)
         )
-        self.build = Build(database, models, index, beside, directory=directory)
-        self.move = Move(database, index, directory=directory)
+        self.build = Build(database, models, index, beside)
+        self.move = Move(database, index)
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from perdure.errors import Unavailable
 from perdure.generations import Indexes, collection
 from perdure.indexes import VectorIndex
-from perdure.lease import Lease
 from perdure.pending import INDEX_BATCH
 from perdure.store import EVERY, Database, Reader, reader_of, vectors
 from perdure.store.vectors import Model
@@ -33,10 +31,10 @@ class Move:
     Nothing is embedded. `failures` counts those in a row, after which the next try must wait; `trouble` says why.
     """
 
-    def __init__(self, database: Database, indexes: Indexes | None, *, directory: Path) -> None:
+    def __init__(self, database: Database, indexes: Indexes | None) -> None:
         self._database = database
         self._indexes = indexes
-        self._lease = Lease(directory / "move.lock")
+        self._lease = database.lease("move")
         self._token: str | None = None  # of the index that this process has been filling
         self._after = 0  # chunk id, of this pass
         self._found = False  # something to move, in this pass

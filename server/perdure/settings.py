@@ -89,6 +89,11 @@ class EmbedderSettings(_Section):
     idle_s: float = Field(
         120.0, gt=0, description="local, multilingual: seconds without clients after which the embed worker ends"
     )
+    worker_dir: Path | None = Field(
+        None,
+        description="local, multilingual: where the embed worker has its socket, in place of the data directory; a "
+        "directory of this machine alone, where servers of several machines share a data directory",
+    )
 
 
 def _check_address(kind: str, url: str | None) -> None:

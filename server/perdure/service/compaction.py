@@ -7,9 +7,11 @@ both write one; the later sees in its transaction that the summary in force is n
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -34,6 +36,7 @@ CLIENT, EXTRACTIVE, MODEL = WRITERS = ("client", "extractive", "model")
 MAX_SUMMARY = 20_000  # characters of one that is handed in
 VIEW_TURNS = 50  # of thread_view; a thread that is folded in time has fewer beyond its summary
 PAUSE_S, PUT_OFF_S = 0.2, 5.0  # without a turn, after which a thread is folded; and what it is put off at most
+SLOTS = 64  # for threads that are folded at once, over all processes
 PIECE_CHARS = 12_000  # of turns that a model is given at once
 TURN_CHARS = 4_000  # of one of them
 NOTHING = "(These turns say nothing that may be kept.)"
@@ -124,7 +127,14 @@ def fold_if_long(core: Core, caller: Principal, thread: str) -> None:
         if why is not None:
             log.warning("a summary waits: %s", why)
             return
-        _fold(core, caller, thread, settings.writer, capped=True)
+        if settings.writer != MODEL:
+            _fold(core, caller, thread, settings.writer, capped=True)
+            return
+        # Turns of a thread come by way of any server, and a model is paid for once.
+        slot = zlib.crc32(json.dumps([caller.namespace, thread]).encode()) % SLOTS
+        with core.database.lease(f"fold-{slot}").held() as ours:
+            if ours:
+                _fold(core, caller, thread, settings.writer, capped=True)
     except PerdureError as exc:
         log.warning("a thread was not folded, and will be after its next turn: %s", exc)
 

@@ -14,7 +14,6 @@ from sqlmodel import Session
 
 from perdure import documents, note_files
 from perdure.errors import PerdureError, Unavailable
-from perdure.lease import Lease
 from perdure.service import file_passages
 from perdure.service.core import Core
 from perdure.service.file_passages import Contents
@@ -95,7 +94,7 @@ class Noticing(Seeding, Recalling):
         self._questions = 0
         self._quiet = threading.Event()
         self._quiet.set()
-        self._look_lease = Lease(core.settings.data_dir / "files-look.lock")
+        self._look_lease = core.database.lease("files-look")
 
     def warm_up(self) -> None:
         """Also have the files looked at now and then, so that what is put there waits for no question."""

@@ -13,7 +13,10 @@ COUNTED_EVERY_S = 30.0  # between two counts of all bytes; what is written here 
 
 
 class Quotas:
-    """The limits of the settings, for every namespace. What other processes write counts after half a minute."""
+    """The limits of the settings, for every namespace.
+
+    Bytes are counted together where servers share a database; beside a file, what another process writes counts after
+    half a minute."""
 
     def __init__(self, limits: LimitSettings) -> None:
         self._limits = limits
@@ -50,8 +53,11 @@ class Quotas:
         if not limit or not size:
             return
         with self._lock:
+            common = usage.counted(reader, namespace, COUNTED_EVERY_S)
             at, held = self._counted.get(namespace, (float("-inf"), 0))
-            if time.monotonic() - at > COUNTED_EVERY_S:
+            if common is not None:
+                at, held = time.monotonic(), common
+            elif time.monotonic() - at > COUNTED_EVERY_S:
                 at, held = time.monotonic(), usage.stored_bytes(reader, namespace)
             if held + size > limit:
                 raise Refused(
@@ -60,3 +66,4 @@ class Quotas:
                     "Write less, or have the limit raised."
                 )
             self._counted[namespace] = at, held + size
+        usage.keep_count(reader, namespace, held + size, anew=common is None)

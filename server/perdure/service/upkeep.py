@@ -58,6 +58,16 @@ class Upkeep(Tidying):
         if writes:
             database.check_room()
 
+    def draw_requests(self, namespace: str, want: int) -> tuple[int, float] | None:
+        """Take up to `want` requests from what the limits leave a namespace, over all servers of the store.
+
+        Returns how many were taken, and for none in how many seconds there will be one; None where each server counts
+        by itself. Raises Unavailable.
+        """
+        limits = self._core.settings.limits
+        per_s, at_once = limits.requests_per_minute / 60, limits.requests_at_once
+        return self._core.database.draw(namespace, want, per_s=per_s, at_once=at_once)
+
     def figures(self) -> dict[str, float]:
         """Return what a monitor watches of the whole store, by name; counts that cannot be read are left out.
 

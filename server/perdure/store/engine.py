@@ -16,6 +16,7 @@ from sqlmodel import Session
 
 from perdure import archive, migrations
 from perdure.errors import Damaged, Unavailable
+from perdure.lease import Fence, FileLease
 from perdure.store import audit, erasure, health, log, trouble
 from perdure.store.fairlock import FairLock
 from perdure.store.place import Place
@@ -57,6 +58,7 @@ class FileDatabase:
         self._place.prepare()
         self.directory, self.path = directory, self._place.path
         self._lock = FairLock(directory / "write.lock")
+        self._fence = Fence()
         self._reserve = Reserve(directory)
         self._damage: Damaged | None = None
         self._read_again = 0  # how often since the last commit what looked like damage was one read that failed
@@ -221,8 +223,16 @@ class FileDatabase:
             with Session(connection, expire_on_commit=False, info={AUDITED: self._audited}) as session:
                 yield session
                 audit.append_noted(session)
+                self._fence.check()
                 self._place.check()  # last, so that nothing is acknowledged into a file that nobody will find
                 self._commit(session, _driver_of(session.connection()))
+
+    def lease(self, name: str) -> FileLease:
+        return FileLease(self.directory / f"{name}.lock", self._fence)
+
+    def draw(self, namespace: str, want: int, *, per_s: float, at_once: int) -> tuple[int, float] | None:
+        # One server a directory is the rule, and a write of the file for each request would hold up all others.
+        return None
 
     def again(self, call: Callable[[], T]) -> T:
         return call()  # whatever fails here would fail again

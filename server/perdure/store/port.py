@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 
 from sqlmodel import Session
 
+from perdure.lease import Lease
+
 EVERY = "*"  # in place of the name of a namespace: the rows of all of them
 AUDITED = "perdure_audited"  # in the info of a session: whether changes are noted in the audit
 TOKEN = "perdure_token"  # in the info of a session: the id of the token that proved who writes, if one did
@@ -112,6 +114,18 @@ class Database(Protocol):
 
     def write_derived(self, *namespaces: str) -> AbstractContextManager[Session]:
         """Like write, but the commit may be lost in a power failure: for what can be made again from the text."""
+        ...
+
+    def lease(self, name: str) -> Lease:
+        """Return what one process at a time holds, of all that share the store. It is not held yet."""
+        ...
+
+    def draw(self, namespace: str, want: int, *, per_s: float, at_once: int) -> tuple[int, float] | None:
+        """Take up to `want` permits out of a namespace's bucket, which fills at a pace up to `at_once`.
+
+        Returns how many were taken, and for none in how many seconds there will be one; None if the processes of the
+        store share no bucket.
+        """
         ...
 
     def again(self, call: Callable[[], T]) -> T:

@@ -59,8 +59,9 @@ class EmbedClient:
                 raise InvalidInput(f"embedder.kind {settings.kind!r} has no worker.")
         self._deadline_s = settings.deadline_s
         # A worker a kind: the model in force and the one that is built beside it do not push each other out.
+        name = "embed" if settings.kind == "local" else f"embed-{settings.kind}"
         self._link = Link(
-            data_dir / "workers" / ("embed" if settings.kind == "local" else f"embed-{settings.kind}"),
+            (settings.worker_dir or data_dir / "workers") / name,
             "perdure.worker.embed",
             {"kind": settings.kind, "threads": settings.threads, "idle_s": settings.idle_s},
         )
