@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 
 from perdure.errors import Unavailable
 from perdure.generations import Indexes
-from perdure.lease import Lease
 from perdure.models import Models
 from perdure.pending import INDEX_BATCH, PROBE, SWEEP_DEADLINE_S, Pending
 from perdure.store import EVERY, Database, Reader, reader_of, vectors
@@ -33,14 +31,12 @@ class Progress:
 class Build:
     """One process's part in the change of the model. All processes may take part, one at a time."""
 
-    def __init__(
-        self, database: Database, models: Models, indexes: Indexes | None, pending: Pending, *, directory: Path
-    ) -> None:
+    def __init__(self, database: Database, models: Models, indexes: Indexes | None, pending: Pending) -> None:
         self._database = database
         self._models = models
         self._indexes = indexes
         self._pending = pending
-        self._lease = Lease(directory / "build.lock")
+        self._lease = database.lease("build")
         self._enlisted_to = 0  # passage id; begun anew by each process, which only looks twice
 
     @property

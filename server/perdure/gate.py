@@ -17,7 +17,7 @@ from perdure.errors import Refused, Unavailable, Unproved
 from perdure.mcp import wire
 from perdure.mcp.scopes import scopes_needed
 from perdure.oauth import metadata_url
-from perdure.rates import Rates
+from perdure.permits import Permits
 from perdure.settings import HttpSettings, Settings
 from perdure.tokens import USUAL_SCOPES
 from perdure.types import Principal
@@ -38,7 +38,14 @@ class Gate:
     """
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, access: Access, open_paths: Iterable[str], *, streams: bool = False
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        access: Access,
+        permits: Permits,
+        open_paths: Iterable[str],
+        *,
+        streams: bool = False,
     ) -> None:
         """`streams`: the server has sessions, and so something to say on a stream that a client opens with GET."""
         self._app = app
@@ -46,7 +53,7 @@ class Gate:
         self._access = access
         self._open_paths = frozenset(open_paths)
         self._streams = streams
-        self._rates = Rates(settings.limits.requests_per_minute, settings.limits.requests_at_once)
+        self._permits = permits
         self._hosts, self._origins = _names(settings.http)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,7 +102,7 @@ class Gate:
 
     async def _check(self, request: Request, proved: Proved) -> tuple[Response | None, Receive]:
         """Return the refusal of what a known caller sent, or what lets the application read it."""
-        wait_s = self._rates.wait_s(proved.principal.namespace)
+        wait_s = await self._permits.wait_s(proved.principal.namespace)
         if wait_s > 0:
             pace = self._settings.limits.requests_per_minute
             text = f"The namespace {proved.principal.namespace} sent more than {pace} requests a minute"

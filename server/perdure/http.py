@@ -36,6 +36,8 @@ from perdure.mcp.server import Context, build_server
 from perdure.metrics import Metrics
 from perdure.oauth import metadata, metadata_paths
 from perdure.observed import Observed
+from perdure.permits import Permits
+from perdure.rates import Rates
 from perdure.service import Service
 from perdure.settings import HttpSettings, Settings
 from perdure.types import Principal
@@ -45,8 +47,9 @@ log = logging.getLogger(__name__)
 CLOSE_S = 4.0  # after the grace, for the store to close
 
 
-def serve(settings: Settings, announce: Callable[[Settings], None] = lambda _: None) -> None:
-    """Listen until a signal comes, then finish what is running and return; `announce` is called once it listens.
+def serve(settings: Settings, announce: Callable[[Settings, bool], None] = lambda _settings, _tokens: None) -> None:
+    """Listen until a signal comes, then finish what is running and return; `announce` is called once it listens,
+    with whether tokens were made.
 
     Raises Refused for an address that others can reach while no token is set, Unavailable when it cannot be bound.
     """
@@ -60,7 +63,7 @@ def serve(settings: Settings, announce: Callable[[Settings], None] = lambda _: N
     with listener, tracing.exported(settings), open_service(settings) as service:
         refuse_open_bind(settings.http, service)
         service.warm_up()
-        announce(settings)
+        announce(settings, service.any_tokens())
         host, port = listener.getsockname()[:2]
         print(f"Perdure listens on http://{bracketed(host)}:{port}{PATH}", file=sys.stderr, flush=True)  # noqa: T201
         metrics = Metrics(service.figures)
@@ -119,7 +122,10 @@ def build_app(
         custom_starlette_routes=open_routes + guarded,
     )
     access = Access(settings, service, open_here=_is_loopback(settings.http.host))
-    gate = Gate(app, settings, access, [route.path for route in open_routes], streams=not stateless)
+    permits = Permits(
+        service.draw_requests, Rates(settings.limits.requests_per_minute, settings.limits.requests_at_once)
+    )
+    gate = Gate(app, settings, access, permits, [route.path for route in open_routes], streams=not stateless)
     return Observed(gate, metrics, [PATH, *(route.path for route in open_routes + guarded)])
 
 

@@ -112,7 +112,7 @@ class Models:
     def _completed(self, told: dict[str, object]) -> dict[str, object]:
         """Return a recipe with what is this process's own: pace, threads, and the key if it is the same endpoint."""
         mine = self._settings
-        ours = {name: getattr(mine, name) for name in ("deadline_s", "threads", "idle_s")}
+        ours = {name: getattr(mine, name) for name in ("deadline_s", "threads", "idle_s", "worker_dir")}
         if told.get("base_url") == _address(mine.base_url):
             ours |= {"base_url": mine.base_url, "api_key": mine.api_key}
         return told | ours

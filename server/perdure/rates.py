@@ -16,6 +16,10 @@ class Rates:
         self._per_s, self._at_once, self._clock = per_minute / 60, at_once, clock
         self._buckets: dict[str, tuple[float, float]] = {}  # what is left, and when that was
 
+    @property
+    def unlimited(self) -> bool:
+        return self._per_s == 0
+
     def wait_s(self, namespace: str) -> float:
         """Take one request out of the bucket and return 0, or return in how many seconds there will be one."""
         if self._per_s == 0:

@@ -35,6 +35,16 @@ CREATE TABLE words_in_all (
 ) WITH (fillfactor = 50);
 CREATE TABLE given (name text PRIMARY KEY, seq bigint NOT NULL, hash text NOT NULL);
 INSERT INTO given VALUES ('audit', 0, repeat('0', 64));
+CREATE TABLE lease (
+    name text COLLATE "C" PRIMARY KEY, token bigint NOT NULL, holder text NOT NULL, until timestamptz NOT NULL,
+    note text, UNIQUE (name, token)
+) WITH (fillfactor = 50);
+CREATE TABLE rate (
+    namespace varchar COLLATE "C" PRIMARY KEY, allowance float8 NOT NULL, given float8 NOT NULL, at timestamptz NOT NULL
+) WITH (fillfactor = 50);
+CREATE TABLE held (
+    namespace varchar COLLATE "C" PRIMARY KEY, bytes bigint NOT NULL, counted_at timestamptz NOT NULL
+) WITH (fillfactor = 50);
 INSERT INTO model (generation, token, enlisted) VALUES (1, :token, 1);
 INSERT INTO index_state (id, model) SELECT 1, id FROM model;
 """

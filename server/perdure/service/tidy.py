@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from sqlmodel import Session
 
-from perdure import chunking, disk, tidying, trust
+from perdure import chunking, tidying, trust
 from perdure.errors import Conflict, InvalidInput, NotFound, PerdureError, Refused, Unavailable
 from perdure.lease import Lease
 from perdure.privacy import without_private
@@ -46,7 +44,7 @@ class Tidying(Part):
         """Hide memories from recall until they are brought back, all or none. Raises NotFound, Refused if pinned."""
         caller.require("memory:write")
         now, why = times.now(), _reason(reason)
-        with self._core.database.write(caller.namespace) as tx:
+        with self._core.database.write(caller.namespace, token=caller.token) as tx:
             rows = [_named(tx, caller.namespace, id) for id in _each(ids)]
             for row in rows:
                 if PINNED in memories.tags_of(row.tags):
@@ -67,7 +65,7 @@ class Tidying(Part):
             raise InvalidInput("Give the ids of memories, or the time of a tidying, which its receipt names.")
         if tidy is not None:
             return self._undo(caller, times.parse(tidy, "tidy"))
-        with self._core.database.write(caller.namespace) as tx:
+        with self._core.database.write(caller.namespace, token=caller.token) as tx:
             rows = [_named(tx, caller.namespace, id) for id in _each(ids)]
             changed = [row for row in rows if row.archived_at is not None]
             for row in changed:
@@ -78,13 +76,13 @@ class Tidying(Part):
         why, back = f"the tidying of {times.show(at)} was undone", list[str]()
         more = True
         while more:
-            with self._core.database.write(caller.namespace) as tx:
+            with self._core.database.write(caller.namespace, token=caller.token) as tx:
                 ids = archived.archived_at(reader_of(tx), caller.namespace, at, BATCH)
                 for id in ids:
                     bring_back(tx, _named(tx, caller.namespace, id), caller.agent, times.now(), why)
             back += ids
             more = bool(ids)
-        with self._core.database.write(caller.namespace) as tx:
+        with self._core.database.write(caller.namespace, token=caller.token) as tx:
             digests = archived.digests_of(reader_of(tx), caller.namespace, times.show(at))
             for id in digests:
                 _take_back(tx, _named(tx, caller.namespace, id), caller.agent, times.now(), why)
@@ -95,7 +93,7 @@ class Tidying(Part):
     def pin(self, caller: Principal, id: str) -> Pinned:
         """Give a memory the tag that no policy touches. Raises NotFound, Refused for one that is archived."""
         caller.require("memory:write")
-        with self._core.database.write(caller.namespace) as tx:
+        with self._core.database.write(caller.namespace, token=caller.token) as tx:
             row = _named(tx, caller.namespace, id)
             if row.archived_at is not None:
                 raise Refused(f"{id} is archived. `perdure unarchive {id}` brings it back; then pin it.")
@@ -109,7 +107,7 @@ class Tidying(Part):
     def unpin(self, caller: Principal, id: str) -> Pinned:
         """Take the tag away. Raises NotFound."""
         caller.require("memory:write")
-        with self._core.database.write(caller.namespace) as tx:
+        with self._core.database.write(caller.namespace, token=caller.token) as tx:
             row = _named(tx, caller.namespace, id)
             changed = PINNED in memories.tags_of(row.tags)
             if changed:
@@ -128,12 +126,13 @@ class Tidying(Part):
         if dry_run:
             return self._tidied(caller, dry_run=True)
         self._core.database.check_writable()
-        with Lease(self._lease_path(caller.namespace)).held() as ours:
+        lease = self._lease(caller.namespace)
+        with lease.held() as ours:
             if not ours:
                 raise Conflict("Another process is tidying this namespace. Try again in a minute.")
-            return self._tidied(caller, dry_run=False)
+            return self._tidied(caller, _Begun(lease), dry_run=False)
 
-    def _tidied(self, caller: Principal, *, dry_run: bool) -> Tidied:
+    def _tidied(self, caller: Principal, begun: _Begun | None = None, *, dry_run: bool) -> Tidied:
         policy, now, notes = self._core.settings.tidy, times.now(), list[str]()
         versions = [VersionTidying(self._core, space) for space in self._core.volumes.spaces(caller.namespace)]
         with self._core.database.read(caller.namespace) as tx:
@@ -146,14 +145,13 @@ class Tidying(Part):
             notes.append(
                 f"max_memories is exceeded by {plan.unmet}: what is left is pinned, or a digest of this tidying."
             )
-        if dry_run:
+        if dry_run or begun is None:
             done, digests = self._would(caller.namespace, plan)
             going = [pruned for each in versions for pruned in each.plan().pruned]
             notes += [note for each in versions for note in each.notes]
             return Tidied(
                 times.show(now), dry_run, tuple(done), tuple(digests), plan.expired, tuple(notes), versions=tuple(going)
             )
-        begun = _Begun(self._core.settings.data_dir / f"tidy-{caller.namespace}.begun")
         stamp = begun.take_over() or now
         with self._core.database.read(caller.namespace) as tx:
             before = len(archived.archived_at(tx, caller.namespace, stamp, NO_LIMIT))
@@ -229,9 +227,11 @@ class Tidying(Part):
         wait_s = SOON_S
         while not self._core.stopping.wait(wait_s):
             wait_s = LOOK_S
-            if not _is_due(self._lease_path(caller.namespace)):
-                continue
             try:
+                # Whoever holds the lease marks it with the time, as it goes on.
+                idle_s = self._lease(caller.namespace).idle_s()
+                if idle_s is not None and idle_s <= DAY_S:
+                    continue
                 done = self.tidy(caller)
             except Conflict:
                 continue  # another process does it
@@ -244,35 +244,31 @@ class Tidying(Part):
             if done.versions:
                 log.warning("%d former versions of files were pruned", len(done.versions))
 
-    def _lease_path(self, namespace: str) -> Path:
-        return self._core.settings.data_dir / f"tidy-{namespace}.lock"
+    def _lease(self, namespace: str) -> Lease:
+        return self._core.database.lease(f"tidy-{namespace}")
 
 
 class _Begun:
-    """The time a tidying goes by, on disk until it has ended: whoever goes on with one that was killed finds it."""
+    """The time a tidying goes by, kept until it has ended: whoever goes on with one that was killed finds it."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
 
     def take_over(self) -> str | None:
         try:
-            return times.parse(self._path.read_text(), "at")
-        except (FileNotFoundError, ValueError, InvalidInput):
-            return None  # none is unfinished, or it was killed before it archived anything
+            return times.parse(noted, "at") if (noted := self._lease.noted()) is not None else None
+        except InvalidInput:
+            return None  # it was killed before it archived anything
 
     def mark(self, at: str) -> None:
         """Keep the time; on disk when this returns, since what goes by it will be too. Raises Unavailable."""
         try:
-            with self._path.open("w") as file:
-                file.write(at)
-                file.flush()
-                disk.sync(file.fileno())
-            disk.sync_folder(self._path.parent)
-        except OSError as exc:
-            raise Unavailable(f"Nothing was archived: {self._path} cannot be written ({exc.strerror}).") from exc
+            self._lease.note(at)
+        except Unavailable as exc:
+            raise Unavailable(f"Nothing was archived: {exc}") from exc
 
     def end(self) -> None:
-        self._path.unlink(missing_ok=True)
+        self._lease.note(None)
 
 
 class _Work:
@@ -400,11 +396,3 @@ def _answer(rows: Sequence[MemoryRow], changed: Sequence[MemoryRow], *, archived
 
 def _reason(reason: str | None) -> str | None:
     return None if reason is None else without_private(checks.storable(reason, "reason"))[0]
-
-
-def _is_due(lease: Path) -> bool:
-    """Say whether nobody has tidied for a day: whoever holds the lease marks it with the time, as it goes on."""
-    try:
-        return time.time() - lease.stat().st_mtime > DAY_S
-    except FileNotFoundError:
-        return True

@@ -16,10 +16,11 @@ from sqlmodel import Session
 
 from perdure import archive, migrations
 from perdure.errors import Damaged, Unavailable
+from perdure.lease import Fence, FileLease
 from perdure.store import audit, erasure, health, log, trouble
 from perdure.store.fairlock import FairLock
 from perdure.store.place import Place
-from perdure.store.port import AUDITED, Reader, T, is_sqlite
+from perdure.store.port import AUDITED, TOKEN, Reader, T, is_sqlite
 from perdure.store.reserve import Reserve
 
 BUSY_TIMEOUT_MS = 5_000  # a lock that somebody takes past ours
@@ -57,6 +58,7 @@ class FileDatabase:
         self._place.prepare()
         self.directory, self.path = directory, self._place.path
         self._lock = FairLock(directory / "write.lock")
+        self._fence = Fence()
         self._reserve = Reserve(directory)
         self._damage: Damaged | None = None
         self._read_again = 0  # how often since the last commit what looked like damage was one read that failed
@@ -191,12 +193,14 @@ class FileDatabase:
                 pooled.close()  # rolls back, and goes back to the pool
 
     @contextlib.contextmanager
-    def write(self, *_namespaces: str, spend_reserve: bool = False) -> Generator[Session]:
+    def write(self, *_namespaces: str, token: str | None = None, spend_reserve: bool = False) -> Generator[Session]:
         """One transaction: committed and synced to disk when the block ends, rolled back when it raises.
 
-        `spend_reserve` is for what makes less of what is stored: on a full disk it takes the room set aside for it.
+        `token` is the id of the one that proved who writes, for the audit. `spend_reserve` is for what makes less of
+        what is stored: on a full disk it takes the room set aside for it.
         """
         with self._write(full_sync=True, spend_reserve=spend_reserve) as session:
+            session.info[TOKEN] = token
             yield session
 
     @contextlib.contextmanager
@@ -219,8 +223,16 @@ class FileDatabase:
             with Session(connection, expire_on_commit=False, info={AUDITED: self._audited}) as session:
                 yield session
                 audit.append_noted(session)
+                self._fence.check()
                 self._place.check()  # last, so that nothing is acknowledged into a file that nobody will find
                 self._commit(session, _driver_of(session.connection()))
+
+    def lease(self, name: str) -> FileLease:
+        return FileLease(self.directory / f"{name}.lock", self._fence)
+
+    def draw(self, namespace: str, want: int, *, per_s: float, at_once: int) -> tuple[int, float] | None:
+        # One server a directory is the rule, and a write of the file for each request would hold up all others.
+        return None
 
     def again(self, call: Callable[[], T]) -> T:
         return call()  # whatever fails here would fail again

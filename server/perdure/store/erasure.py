@@ -201,6 +201,9 @@ _ROWS_OF_ALL = (
     ("files", "file", "namespace = :namespace"),
     ("receipts", "idempotency", "namespace = :namespace"),
     ("authors", "author", "namespace = :namespace"),
+    (None, "rate", "namespace = :namespace"),
+    (None, "held", "namespace = :namespace"),
+    (None, "lease", "name = 'tidy-' || :namespace"),
 )
 _ROWS_LAST = (
     ("turns", "episode", "seq IN (SELECT seq FROM doomed_episode) AND kind = 'turn'"),

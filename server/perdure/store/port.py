@@ -15,8 +15,11 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 
 from sqlmodel import Session
 
+from perdure.lease import Lease
+
 EVERY = "*"  # in place of the name of a namespace: the rows of all of them
 AUDITED = "perdure_audited"  # in the info of a session: whether changes are noted in the audit
+TOKEN = "perdure_token"  # in the info of a session: the id of the token that proved who writes, if one did
 READER = "perdure_reader"  # in the info of a session, unless the driver's connection is the reader
 
 Values = Sequence[Any] | Mapping[str, Any]  # Any: whatever the columns hold
@@ -99,15 +102,30 @@ class Database(Protocol):
         """One consistent view."""
         ...
 
-    def write(self, *namespaces: str, spend_reserve: bool = False) -> AbstractContextManager[Session]:
+    def write(
+        self, *namespaces: str, token: str | None = None, spend_reserve: bool = False
+    ) -> AbstractContextManager[Session]:
         """One transaction: committed and synced to disk when the block ends, rolled back when it raises.
 
-        `spend_reserve` is for what makes less of what is stored: on a full disk it takes the room set aside for it.
+        `token` is the id of the one that proved who writes, for the audit. `spend_reserve` is for what makes less of
+        what is stored: on a full disk it takes the room set aside for it.
         """
         ...
 
     def write_derived(self, *namespaces: str) -> AbstractContextManager[Session]:
         """Like write, but the commit may be lost in a power failure: for what can be made again from the text."""
+        ...
+
+    def lease(self, name: str) -> Lease:
+        """Return what one process at a time holds, of all that share the store. It is not held yet."""
+        ...
+
+    def draw(self, namespace: str, want: int, *, per_s: float, at_once: int) -> tuple[int, float] | None:
+        """Take up to `want` permits out of a namespace's bucket, which fills at a pace up to `at_once`.
+
+        Returns how many were taken, and for none in how many seconds there will be one; None if the processes of the
+        store share no bucket.
+        """
         ...
 
     def again(self, call: Callable[[], T]) -> T:

@@ -18,20 +18,38 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlmodel import Session
 
 from perdure.errors import Interrupted, Unavailable
+from perdure.lease import LOST, STILL_S, Fence
 from perdure.migrations import HEAD, postgres
 from perdure.store import audit
-from perdure.store.port import AUDITED, EVERY, READER, Reader, T
+from perdure.store.port import AUDITED, EVERY, READER, TOKEN, Reader, T
 from perdure.store.postgres import trouble
+from perdure.store.postgres.lease import RowLease
 from perdure.store.postgres.reader import PostgresReader
 
 Driver = psycopg.Connection[tuple[Any, ...]]  # Any: whatever the columns hold
 
 AWAY_S = 10.0  # that a call waits for a server that restarts
 RETRY_FIRST_S, RETRY_MOST_S = 0.02, 0.5
+STOPPED_S = 18.0  # without a word of a process that holds locks, after which they are taken from it
+ASIDE_S = 1.0  # that what stands beside the calls waits for a lock
 OUTCOME_S = 15.0  # for asking what became of a commit whose answer was lost
 # Our statements take milliseconds: to compile one takes a hundred, and to plan it anew as long as to run it.
 OPTIONS = "-c jit=off -c plan_cache_mode=force_generic_plan"
 STORE, NAMESPACE = 7_711_001, 7_711_002  # what advisory locks are of; the second is the seed of a name's hash
+
+_FILLED = (
+    "least(CAST(:at_once AS float8), r.allowance + CAST(:per_s AS float8)"
+    " * greatest(0, CAST(extract(epoch FROM excluded.at - r.at) AS float8)))"
+)
+_GIVEN = f"least(CAST(:want AS float8), floor({_FILLED}))"
+DRAW = f"""
+INSERT INTO rate AS r (namespace, allowance, given, at) VALUES (
+    :namespace, CAST(:at_once AS float8) - least(CAST(:want AS float8), CAST(:at_once AS float8)),
+    least(CAST(:want AS float8), CAST(:at_once AS float8)), clock_timestamp()
+)
+ON CONFLICT (namespace) DO UPDATE SET allowance = {_FILLED} - {_GIVEN}, given = {_GIVEN}, at = excluded.at
+RETURNING given, allowance
+"""
 
 
 class PostgresDatabase:
@@ -50,6 +68,7 @@ class PostgresDatabase:
         """`directory` is the data directory. An empty database gets the schema. Raises Unavailable with what to do."""
         self.directory = directory
         self._audited = audited
+        self._fence = Fence()
         self._commits = threading.local()  # how many writes a thread has committed
         self._refused: str | None = None  # why the last write was, if the server takes none
         self._engine = _engine_of(url, connections)
@@ -148,31 +167,65 @@ class PostgresDatabase:
             yield PostgresReader(driver)
 
     @contextlib.contextmanager
-    def write(self, *namespaces: str, spend_reserve: bool = False) -> Generator[Session]:
+    def write(self, *namespaces: str, token: str | None = None, spend_reserve: bool = False) -> Generator[Session]:
         """One transaction: committed and on disk when the block ends, rolled back when it raises."""
         del spend_reserve  # no room of ours to spend
         self.check_place()
-        with self._writing(_begin_writing(namespaces, synced=True, wait_s=trouble.LOCK_WAIT_S)) as session:
+        begin = _begin_writing(namespaces, synced=True, wait_s=trouble.LOCK_WAIT_S, stopped_s=self._stopped_s())
+        with self._writing(begin) as session:
+            session.info[TOKEN] = token
             yield session
 
     @contextlib.contextmanager
     def write_derived(self, *namespaces: str) -> Generator[Session]:
         """Like write, but the commit may be lost when the server crashes; of EVERY, beside the writes of others."""
         names = () if EVERY in namespaces else namespaces
-        begin = _begin_writing(names, synced=False, wait_s=trouble.LOCK_WAIT_S, sees=namespaces)
+        begin = _begin_writing(
+            names, synced=False, wait_s=trouble.LOCK_WAIT_S, stopped_s=self._stopped_s(), sees=namespaces
+        )
         with self._writing(begin) as session:
             yield session
 
     @contextlib.contextmanager
     def _writing(self, begin: str) -> Generator[Session]:
         with self._translated(), self._begun(begin) as (connection, driver):
-            info = {AUDITED: self._audited, READER: PostgresReader(driver)}
+            reader = PostgresReader(driver)
+            info = {AUDITED: self._audited, READER: reader}
             with Session(connection, expire_on_commit=False, info=info) as session:
                 yield session
                 audit.append_noted(session)
                 session.flush()
+                self._check_leases(reader)
                 self._commit(driver)
                 self._commits.count = self._committed() + 1
+
+    def _stopped_s(self) -> float:
+        # Whoever takes over what a process stood still at must not find its locks in the way.
+        return STILL_S if self._fence.held else STOPPED_S
+
+    def _check_leases(self, reader: Reader) -> None:
+        for lease in self._fence.held:
+            if isinstance(lease, RowLease) and not lease.is_held_in(reader):
+                raise Unavailable(LOST)
+
+    def lease(self, name: str) -> RowLease:
+        return RowLease(name, self._aside, self._fence)
+
+    def draw(self, namespace: str, want: int, *, per_s: float, at_once: int) -> tuple[int, float] | None:
+        with self._aside(namespace) as reader:
+            values = {"namespace": namespace, "want": want, "per_s": per_s, "at_once": at_once}
+            given, left = reader.execute(DRAW, values).fetchone()
+        return int(given), 0.0 if given else (1 - left) / per_s
+
+    @contextlib.contextmanager
+    def _aside(self, *namespaces: str) -> Generator[PostgresReader]:
+        """Give a transaction that takes no turn among the writes, and may be lost when the server crashes."""
+        begin = f"BEGIN; SET LOCAL synchronous_commit = off; SET LOCAL lock_timeout = {round(ASIDE_S * 1000)}"
+        if namespaces:
+            begin += f"; SELECT {_named(namespaces)}"
+        with self._translated(), self._begun(begin) as (_, driver):
+            yield PostgresReader(driver)
+            driver.execute("COMMIT")
 
     def _commit(self, driver: Driver) -> None:
         found = driver.execute("SELECT CAST(pg_current_xact_id_if_assigned() AS text)").fetchone()
@@ -312,7 +365,12 @@ def _named(namespaces: tuple[str, ...]) -> str:
 
 
 def _begin_writing(
-    namespaces: tuple[str, ...], *, synced: bool, wait_s: float, sees: tuple[str, ...] | None = None
+    namespaces: tuple[str, ...],
+    *,
+    synced: bool,
+    wait_s: float,
+    stopped_s: float = STOPPED_S,
+    sees: tuple[str, ...] | None = None,
 ) -> str:
     """Return the statements that begin a write and wait for its turn; each statement then sees what is committed."""
     if EVERY in namespaces:
@@ -327,6 +385,7 @@ def _begin_writing(
             "BEGIN ISOLATION LEVEL READ COMMITTED",
             f"SET LOCAL synchronous_commit = {'on' if synced else 'off'}",
             f"SET LOCAL lock_timeout = {round(wait_s * 1000)}",
+            f"SET LOCAL idle_in_transaction_session_timeout = {round(stopped_s * 1000)}",
             *locks,
             f"SELECT {_named(namespaces if sees is None else sees)}",
         )
