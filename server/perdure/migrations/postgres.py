@@ -133,7 +133,7 @@ END $$;
 -- might tell of rows a policy hides, and this one is. So it looks for the policy itself.
 CREATE OR REPLACE FUNCTION word_scores(
     space text, asked tsquery, asked_words text[], word_idf float8[], asked_phrases text[], phrase_idf float8[],
-    mean float8
+    phrase_n float8[], mean float8
 ) RETURNS TABLE (id bigint, score float8)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = {schema}, pg_temp ROWS 1000 AS $$
     SELECT f.rowid, (
@@ -141,8 +141,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = {schema}, pg_temp ROWS 10
         SELECT sum(q.idf * 2.2 * (1 - k / (CAST(f.counts -> q.word AS float8) + k)))
         FROM unnest(asked_words, word_idf) AS q(word, idf)
     ) + coalesce((
-        SELECT sum(q.idf * 2.2 / (1 + k))
-        FROM unnest(asked_phrases, phrase_idf) AS q(phrase, idf) WHERE f.terms @@ CAST(q.phrase AS tsquery)
+        SELECT sum(q.idf * q.n * 2.2 / (q.n + k))
+        FROM unnest(asked_phrases, phrase_idf, phrase_n) AS q(phrase, idf, n) WHERE f.terms @@ CAST(q.phrase AS tsquery)
     ), 0)
     FROM passage_fts f, LATERAL (SELECT 1.2 * (0.25 + 0.75 * f.length / mean)) AS norm(k)
     WHERE f.namespace = space AND f.terms @@ asked AND {seen}

@@ -51,7 +51,9 @@ def search(
     commoner ones add to.
     """
     if not is_sqlite(reader):
-        return _in_postgres().search(reader, namespace, terms, where, values, k, most=most)
+        return _in_postgres().search(
+            reader, namespace, terms, where, values, k, most=most, context_weight=CONTEXT_WEIGHT
+        )
     match = f"({match_expression(terms)})"
     if most is not None and (rarer := _rarer(reader, terms, most)):
         match = f"({match_expression(rarer)}) AND {match}"

@@ -60,10 +60,11 @@ class _Form:
     words: tuple[str, ...]
     goes_on: bool
 
-    def query(self, mark: str) -> str:
-        """Return what tsquery calls it."""
-        *first, last = (_quoted(mark + word) for word in self.words)
-        return "(" + " <-> ".join((*first, last + (":*" if self.goes_on else ""))) + ")"
+    def query(self, mark: str, part: str = "") -> str:
+        """Return what tsquery calls it; `part` is A for the body alone, B for the context."""
+        ends = [part] * (len(self.words) - 1) + ["*" * self.goes_on + part]
+        words = (_quoted(mark + word) + (end and f":{end}") for word, end in zip(self.words, ends, strict=True))
+        return "(" + " <-> ".join(words) + ")"
 
 
 def search(
@@ -75,32 +76,40 @@ def search(
     k: int,
     *,
     most: int | None,
+    context_weight: float,
 ) -> list[tuple[int, float]]:
     """Return up to k (passage id, BM25), best first, of passages `p` that meet `where` and have any of the terms."""
     passages, mean = _in_all(reader, namespace)
-    forms = {term: _forms(term) for term in terms}
+    forms = {term: _forms(*term.forms) for term in terms}
     having = _having(reader, namespace, [form for each in forms.values() for form in each])
     asked = list(terms) if most is None else _rarer(forms, having, most)
     mark = _mark(namespace)
     query = " | ".join(dict.fromkeys(form.query(mark) for term in asked for form in forms[term]))
     if not query or not passages:
         return []
-    every = dict.fromkeys(form for each in forms.values() for form in each)
-    words = {word: having[word] for form in every for word in _rated(form, having)}
-    phrases = {form: min(having.get(word, 0) for word in form.words) for form in every if len(form.words) > 1}
+    # FTS5 rates each spelling that is asked for, also where two of them are one word to it.
+    every = [form for spelling in dict.fromkeys(s for term in terms for s in term.forms) for form in _forms(spelling)]
+    words = Counter(word for form in every for word in _rated(form, having))
+    phrases = [
+        (form.query(mark, part), _idf(passages, min(having.get(word, 0) for word in form.words)), n)
+        for form in every
+        for part, n in (("A", 1.0), ("B", context_weight))
+        if len(form.words) > 1
+    ]
     return reader.execute(
         "SELECT p.id, s.score FROM word_scores(:namespace, CAST(:asked AS tsquery), CAST(:words AS text[]),"
         " CAST(:word_idf AS float8[]), CAST(:phrases AS text[]), CAST(:phrase_idf AS float8[]),"
-        " CAST(:mean AS float8)) s JOIN passage p ON p.id = s.id"
+        " CAST(:phrase_n AS float8[]), CAST(:mean AS float8)) s JOIN passage p ON p.id = s.id"
         f" WHERE {where} ORDER BY s.score DESC, p.id LIMIT :k",
         {
             **values,
             "namespace": namespace,
             "asked": query,
             "words": list(words),
-            "word_idf": [_idf(passages, count) for count in words.values()],
-            "phrases": [form.query(mark) for form in phrases],
-            "phrase_idf": [_idf(passages, count) for count in phrases.values()],
+            "word_idf": [times * _idf(passages, having[word]) for word, times in words.items()],
+            "phrases": [phrase for phrase, _, _ in phrases],
+            "phrase_idf": [idf for _, idf, _ in phrases],
+            "phrase_n": [n for _, _, n in phrases],
             "mean": mean,
             "k": k,
         },
@@ -112,7 +121,7 @@ def has_term(reader: Reader, id: int, term: Term) -> bool:
     found = reader.execute("SELECT namespace FROM passage_fts WHERE rowid = ?", (id,)).fetchone()
     if found is None:
         return False
-    query = " | ".join(form.query(_mark(found[0])) for form in _forms(term))
+    query = " | ".join(form.query(_mark(found[0])) for form in _forms(*term.forms))
     statement = "SELECT 1 FROM passage_fts WHERE rowid = ? AND terms @@ CAST(? AS tsquery)"
     return bool(query) and reader.execute(statement, (id, query)).fetchone() is not None
 
@@ -124,8 +133,8 @@ def _in_all(reader: Reader, namespace: str) -> tuple[int, float]:
     return (row[0], max(1.0, row[1] / row[0])) if row else (0, 1.0)
 
 
-def _forms(term: Term) -> list[_Form]:
-    found = ((tuple(_words_of(form.removesuffix("*"))), form.endswith("*")) for form in term.forms)
+def _forms(*spellings: str) -> list[_Form]:
+    found = ((tuple(_words_of(each.removesuffix("*"))), each.endswith("*")) for each in spellings)
     return [_Form(words, goes_on) for words, goes_on in found if words]
 
 
