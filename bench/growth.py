@@ -30,7 +30,7 @@ from perdure.app import open_service
 from perdure.embedders import Embedder, Matrix, open_embedder
 from perdure.service.exported import FORMAT, as_line
 from perdure.settings import EmbedderSettings, Settings
-from perdure.store import Database, vectors
+from perdure.store import FileDatabase, vectors
 from perdure.types import Principal
 from product import Product, data_directory, product_in
 from texts import questions, statements
@@ -109,7 +109,7 @@ def fill(shape: Shape, texts: Sequence[str], base: Matrix, size: int) -> None:
         service.import_lines(Principal("default", "bench"), io.BytesIO(exported(shape, texts, size)))
     place_of = {text: n for n, text in enumerate(texts)}
     noise = np.random.default_rng(1)
-    database = Database(shape.folder)
+    database = FileDatabase(shape.folder)
     while True:
         with database.read() as reader:
             model = vectors.state(reader).model

@@ -18,7 +18,7 @@ import pytest
 import volumes
 from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, run
 from perdure.errors import Unavailable
-from perdure.store import Database
+from perdure.store import FileDatabase
 from volumes import DATA, DISK, HERONS, KETTLE, LAMP, WITHOUT, Disk
 
 disk, store = volumes.disk, volumes.store
@@ -323,7 +323,7 @@ def test_what_is_no_store_is_refused_and_left_as_it_is(
     before = path.read_bytes()
 
     with pytest.raises(Unavailable, match=said):
-        Database(tmp_path)
+        FileDatabase(tmp_path)
 
     assert path.read_bytes() == before
 

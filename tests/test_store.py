@@ -10,7 +10,7 @@ from sqlalchemy import create_engine
 from sqlmodel import SQLModel
 
 from perdure import migrations, tables
-from perdure.store import Database
+from perdure.store import FileDatabase
 
 
 def is_ours(name: str | None, kind: str, parents: object) -> bool:
@@ -19,7 +19,7 @@ def is_ours(name: str | None, kind: str, parents: object) -> bool:
 
 
 def test_a_migrated_store_has_the_schema_of_the_tables(tmp_path: Path) -> None:
-    database = Database(tmp_path)
+    database = FileDatabase(tmp_path)
     database.close()
     assert tables.SQLModel.metadata is SQLModel.metadata
     engine = create_engine(f"sqlite:///{database.path}")
@@ -35,7 +35,7 @@ def test_head_is_the_newest_step() -> None:
 
 
 def test_the_store_is_readable_by_its_owner_only(tmp_path: Path) -> None:
-    database = Database(tmp_path)
+    database = FileDatabase(tmp_path)
     with database.write():
         for file in tmp_path.iterdir():
             assert file.stat().st_mode & 0o077 == 0, file

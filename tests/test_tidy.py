@@ -28,7 +28,7 @@ from perdure.identity import local_principal
 from perdure.service import Service
 from perdure.service.tidy import SOON_S
 from perdure.settings import EmbedderSettings, IndexSettings, TidySettings, load_settings
-from perdure.store import Database, passages, salvage
+from perdure.store import FileDatabase, passages, salvage
 from perdure.tidying import Kept
 from perdure.types import SOURCES, Archived, Asking, Pinned, Principal, Recall, Source, Tidied
 from recalls import INDEX, command, done, indexed, recall, remember, running, texts
@@ -167,7 +167,7 @@ def test_the_index_words_alone_and_the_reading_of_a_damaged_store_do_not_show_it
         assert id not in [each["id"] for each in near.get("similar", [])]
     words = command(store.data_dir, "recall", said, PERDURE_EMBEDDER__KIND="none")
     assert said not in [hit["content"] for hit in words["hits"]]
-    with closing(Database(store.data_dir)) as database, database.read() as reader:
+    with closing(FileDatabase(store.data_dir)) as database, database.read() as reader:
         reach = passages.Reach(types=("memory",), now=ago(-1))
         left = [text.content for text in salvage.texts(reader, "default", salvage.Salvaged(), reach)]
     assert len(left) == 2 and said not in left

@@ -15,7 +15,7 @@ from perdure.models import Models
 from perdure.service import Core, Quotas, Service
 from perdure.service.file_quotas import FileQuotas
 from perdure.settings import Settings, record_of
-from perdure.store import Database, FairLock, files
+from perdure.store import Database, FairLock, FileDatabase, files
 from perdure.volumes import Volume, Volumes, VolumeWorkspace, read_settings
 from perdure.workspace import Workspace
 
@@ -26,7 +26,7 @@ EMBEDDING_THREADS = 8  # questions that may wait for their vector at once
 def open_service(settings: Settings) -> Generator[Service]:
     """Give the service of a data directory, which is made if it is missing. Raises Unavailable with what to do."""
     settle(settings.data_dir)
-    database = Database(settings.data_dir, record_of(settings.data_dir), audited=settings.audit.enabled)
+    database = FileDatabase(settings.data_dir, record_of(settings.data_dir), audited=settings.audit.enabled)
     with contextlib.closing(database), held(settings.data_dir):
         database.check_place()  # a restore may have come between the two
         with _serving(database, settings) as service:
@@ -90,7 +90,7 @@ def _workspaces(database: Database, volumes: Volumes) -> Callable[[str], Workspa
                 if (volume := volumes.by_space(namespace)) is not None:
                     opened[namespace] = open_volume(database, volume)
                 else:
-                    opened[namespace] = Workspace(database.path.parent / "workspace" / namespace)
+                    opened[namespace] = Workspace(database.directory / "workspace" / namespace)
             return opened[namespace]
 
     return workspace_of
@@ -100,7 +100,7 @@ def open_volume(database: Database, volume: Volume) -> Workspace:
     """Return the files of a volume. Raises Unavailable while it is away."""
 
     def knows_files() -> bool:
-        with database.read() as tx:
+        with database.read(volume.space) as tx:
             return files.any_placed(tx, volume.space)
 
-    return VolumeWorkspace(database.path.parent / "workspace" / volume.space, volume, knows_files)
+    return VolumeWorkspace(database.directory / "workspace" / volume.space, volume, knows_files)

@@ -18,7 +18,8 @@ from perdure.archive import DATABASE, SETTINGS, Manifest, Writer
 from perdure.directory import SETTINGS_OF_BACKUP, bytes_held, held, held_alone, replace_content
 from perdure.errors import NotFound, Refused, Unavailable
 from perdure.snapshots import FileThen, files_then, passed_over, workspaces
-from perdure.store import Reader, files, vectors
+from perdure.store import Reader, vectors
+from perdure.store.catalogue import has_column
 from perdure.store.files import StoredVersion
 from perdure.workspace import Workspace, content_place, former_place
 
@@ -175,7 +176,7 @@ def _check(staged: Path, manifest: Manifest) -> None:
             raise Refused("The database of this backup has other rows than its manifest counts. Use another backup.")
         if not manifest.workspace:
             return
-        kept = " WHERE pruned_at IS NULL" if database.execute(files.KNOWS_PRUNING).fetchone() else ""
+        kept = " WHERE pruned_at IS NULL" if has_column(database, "file_version", "pruned_at") else ""
         for namespace, path, version, sha256 in database.execute(
             f"SELECT namespace, path, version, sha256 FROM file_version{kept}"
         ):

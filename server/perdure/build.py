@@ -11,7 +11,7 @@ from perdure.generations import Indexes
 from perdure.lease import Lease
 from perdure.models import Models
 from perdure.pending import INDEX_BATCH, PROBE, SWEEP_DEADLINE_S, Pending
-from perdure.store import Database, Reader, reader_of, vectors
+from perdure.store import EVERY, Database, Reader, reader_of, vectors
 from perdure.store.vectors import Model
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Build:
         own = self._models.own
         if own is None:
             raise Unavailable("embedder.kind is none: there are no vectors to rebuild. Choose local or openai.")
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             in_force = vectors.state(tx).in_force
         try:
             size = own.embed_documents([PROBE], deadline_s=SWEEP_DEADLINE_S).shape[1]
@@ -67,7 +67,7 @@ class Build:
             if not self._models.is_own(in_force):
                 raise
             return False  # its index can be made anew all the same
-        with self._database.write() as tx:
+        with self._database.write(EVERY) as tx:
             state = vectors.state(reader_of(tx))
             if self._models.is_own(state.in_force):
                 vectors.retire_next(tx)
@@ -78,7 +78,7 @@ class Build:
 
     def step(self) -> bool:
         """Do one batch, and the switch when nothing is left; False if there is nothing to do here, or it must wait."""
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             new = vectors.state(tx).next
             up_to = vectors.last_chunk(tx)
         if new is None or not self._models.is_own(new):
@@ -103,27 +103,27 @@ class Build:
 
     def remove_retired(self) -> bool:
         """Delete a few vectors of a model out of use; False when there are none."""
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             out_of_use = vectors.retired(tx, RETIRED_S)
         if not out_of_use:
             return False
         model = out_of_use[0]
-        with self._database.write_derived() as tx:
+        with self._database.write_derived(EVERY) as tx:
             removed = vectors.remove_chunks(tx, model, REMOVE_BATCH)
         if not removed:
             if self._indexes is not None:
                 self._indexes.discard(model)
-            with self._database.write_derived() as tx:
+            with self._database.write_derived(EVERY) as tx:
                 vectors.remove_model(tx, model)
         return True
 
     def any_retired(self) -> bool:
         """Return whether vectors of a model out of use are left."""
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             return bool(vectors.retired(tx, 0))
 
     def _enlist(self, new: Model) -> None:
-        with self._database.write_derived() as tx:
+        with self._database.write_derived(EVERY) as tx:
             state = vectors.state(reader_of(tx))
             if state.next is not None and state.next.id == new.id:
                 self._enlisted_to = vectors.enlist(tx, new.id, self._enlisted_to, ENLIST_BATCH) or 0
@@ -134,10 +134,10 @@ class Build:
         What came later is pending for a moment, as it would be without a change. Texts that the model refuses are
         left to be found by words.
         """
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             if self._waits(tx, new, up_to) or self._pending.not_indexed(tx, new) > INDEX_BATCH:
                 return False
-        with self._database.write() as tx:
+        with self._database.write(EVERY) as tx:
             state = vectors.state(reader_of(tx))
             if state.next is None or state.next.id != new.id or self._waits(reader_of(tx), new, up_to):
                 return False

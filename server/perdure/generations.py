@@ -18,7 +18,7 @@ from perdure.embedders import Matrix, Vector
 from perdure.endpoint import is_local
 from perdure.errors import Unavailable
 from perdure.indexes import OPEN_S, IndexLost, VectorIndex
-from perdure.store import Database, vectors
+from perdure.store import EVERY, Database, vectors
 from perdure.store.vectors import Model
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Generations:
         finally:
             self._lock.release()
         if not whole:
-            with self._database.read() as tx:
+            with self._database.read(EVERY) as tx:
                 lost = bool(vectors.indexed(tx, model))
             if lost:
                 self.begin(model, "the index lost its vectors")
@@ -121,7 +121,7 @@ class Generations:
 
     def begin(self, model: Model, why: str) -> None:
         """Give up the generation of `model` for the next one, which is fed from SQL."""
-        with self._database.write() as tx:
+        with self._database.write(EVERY) as tx:
             generation = vectors.new_generation(tx, model.id, model.generation, to_next=True).generation
         self.opened = None
         self.trouble = "it is being rebuilt"
@@ -140,7 +140,7 @@ class Generations:
     def examine(self, model: Model, stopped: Callable[[], bool], *, whole: bool) -> str | None:
         """Return what the index has otherwise than SQL, or None if nothing is found."""
         whole = whole and self._index.audits_whole
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             namespaces = vectors.indexed(tx, model)
             last = vectors.last_chunk(tx)
         for namespace, ids, truth in self._all(model, namespaces) if whole else self._some(model, namespaces, last):
@@ -164,7 +164,7 @@ class Generations:
             yield namespace, *(page if page[0] else self._page(namespace, model, 0, SAMPLE_BATCH))
 
     def _page(self, namespace: str, model: Model, after: int, limit: int) -> tuple[list[int], Matrix]:
-        with self._database.read() as tx:
+        with self._database.read(namespace) as tx:
             return vectors.indexed_after(tx, namespace, model, after, limit)
 
     def _set_aside(self) -> None:
@@ -254,7 +254,7 @@ class Indexes:
 
     def remove_left(self, for_s: float) -> list[str]:
         """Remove what former indexes hold that are out of use for so long; return what could not be, with why."""
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             left = vectors.left_indexes(tx, for_s)
         kept: list[str] = []
         for each in left:
@@ -264,7 +264,7 @@ class Indexes:
             except Unavailable as exc:
                 kept.append(f"the former index {each.token} at {each.backend}: {exc}")
                 continue
-            with self._database.write_derived() as tx:
+            with self._database.write_derived(EVERY) as tx:
                 vectors.forget_left(tx, each.token)
         return kept
 

@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from perdure import tracing
+from perdure import process, tracing
 from perdure.access import Access
 from perdure.app import open_service
 from perdure.connections import CONNECTIONS, IDLE_S, Connection
@@ -50,6 +50,7 @@ def serve(settings: Settings, announce: Callable[[Settings], None] = lambda _: N
 
     Raises Refused for an address that others can reach while no token is set, Unavailable when it cannot be bound.
     """
+    process.bound_heaps()
     listener = _listen(settings.http)
     for number in (signal.SIGTERM, signal.SIGINT):
         # Also what uvicorn leaves by: it raises the signal again when it has shut down, and the service is closed then.
@@ -75,6 +76,7 @@ def serve(settings: Settings, announce: Callable[[Settings], None] = lambda _: N
             timeout_graceful_shutdown=settings.http.grace_s,
             server_header=False,
         )
+        process.settle()
         _Ending(config).run(sockets=[listener])
 
 

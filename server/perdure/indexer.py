@@ -24,7 +24,7 @@ from perdure.models import Models
 from perdure.moving import Move
 from perdure.pending import Made, Pending
 from perdure.settings import IndexSettings
-from perdure.store import Database, reader_of, vectors
+from perdure.store import EVERY, Database, reader_of, vectors
 from perdure.store.vectors import IndexState, Model
 from perdure.words import query_terms
 
@@ -122,15 +122,15 @@ class Indexer:
 
     def state(self) -> IndexState:
         """Return which models there are. The first one of a store is named after this process's settings."""
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             state = vectors.state(tx)
         own = self._models.own
         if state.in_force.name is None and own is not None and self._database.can_write():
-            with self._database.write() as tx:
+            with self._database.write(EVERY) as tx:
                 vectors.name_model(tx, state.model, own.id, self._models.recipe)
                 state = vectors.state(reader_of(tx))
         if self.index is not None and state.in_force.backend is None and self._database.can_write():
-            with self._database.write() as tx:
+            with self._database.write(EVERY) as tx:
                 vectors.name_backend(tx, state.model, self.index.own)
                 state = vectors.state(reader_of(tx))
         self._seen = state
@@ -195,7 +195,7 @@ class Indexer:
         if self._models.own is None:
             return lambda: None
         if self._seen is None:
-            with self._database.read() as tx:
+            with self._database.read(EVERY) as tx:
                 self._seen = vectors.state(tx)
         return self._ask(self._seen.in_force, text)
 
@@ -233,7 +233,7 @@ class Indexer:
     def store(self, chunk_ids: Sequence[int], made: Made) -> bool:
         """Keep the vectors of committed chunks, if their model is still in force; False if that is not so."""
         try:
-            with self._database.write_derived() as tx:
+            with self._database.write_derived(EVERY) as tx:
                 model = vectors.state(reader_of(tx)).in_force
                 if model.id != made.model:
                     return False
@@ -385,7 +385,7 @@ class Indexer:
     def _move(self, progress: Callable[[int, int], None]) -> int:
         total = 0
         while not self._stop.is_set():
-            with self._database.read() as tx:
+            with self._database.read(EVERY) as tx:
                 at = self.move.progress(tx)
             if at is None:
                 break
@@ -411,7 +411,7 @@ class Indexer:
     def _build(self, progress: Callable[[int, int], None]) -> int:
         total = 0
         while not self._stop.is_set():
-            with self._database.read() as tx:
+            with self._database.read(EVERY) as tx:
                 at = self.build.progress(tx)
             if at is None:
                 if self.hint(self.state()) is not None:
@@ -430,14 +430,14 @@ class Indexer:
         return total
 
     def _rebuild_index(self, progress: Callable[[int, int], None]) -> int:
-        with self._database.write() as tx:
+        with self._database.write(EVERY) as tx:
             model = vectors.state(reader_of(tx)).in_force
             vectors.new_generation(tx, model.id, model.generation)
             vectors.retry_now(tx, model.id)
         self.wake()
         total = 0
         while not self._stop.is_set():
-            with self._database.read() as tx:
+            with self._database.read(EVERY) as tx:
                 model = vectors.state(tx).in_force
                 remaining = self._pending.left(tx, model)
             total = max(total, remaining)

@@ -12,7 +12,7 @@ from perdure.generations import Indexes, collection
 from perdure.indexes import VectorIndex
 from perdure.lease import Lease
 from perdure.pending import INDEX_BATCH
-from perdure.store import Database, Reader, reader_of, vectors
+from perdure.store import EVERY, Database, Reader, reader_of, vectors
 from perdure.store.vectors import Model
 
 log = logging.getLogger(__name__)
@@ -49,16 +49,16 @@ class Move:
         In the latter case one that was begun is given up. Raises Unavailable if it does not answer.
         """
         assert self._indexes is not None
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             model = vectors.state(tx).in_force
         if self._indexes.backend(model) == backend:
             if model.next_token is not None:
-                with self._database.write() as tx:
+                with self._database.write(EVERY) as tx:
                     vectors.give_up_next(tx, model.id)
             return False
         if (trouble := self._indexes.trouble_of(backend, model)) is not None:
             raise Unavailable(trouble)
-        with self._database.write() as tx:
+        with self._database.write(EVERY) as tx:
             model = vectors.state(reader_of(tx)).in_force
             if model.next_backend != backend:
                 vectors.begin_next(tx, model.id, backend)
@@ -67,7 +67,7 @@ class Move:
 
     def step(self, stopped: Callable[[], bool]) -> bool:
         """Do one batch, and the switch when nothing is left; False if there is nothing to do here, or it must wait."""
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             model = vectors.state(tx).in_force
         if self._indexes is None or model.next_token is None:
             return False
@@ -95,12 +95,12 @@ class Move:
             return True
         if self._drop_deleted(model, then, index):
             return True
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             last, parts = vectors.only_in_force(tx, model, self._after, INDEX_BATCH)
         for namespace, ids, rows in parts:
             name = collection(namespace, model)
             index.upsert(name, ids, rows)
-            with self._database.write_derived() as tx:
+            with self._database.write_derived(EVERY) as tx:
                 gone = vectors.mark_moved(tx, model, ids)
             index.delete(name, gone)
         if last is not None:
@@ -113,7 +113,7 @@ class Move:
     def _open(self, model: Model, then: Model, index: VectorIndex) -> bool:
         """Open the index that is filled; False if it lost what it had, and another one had to begin."""
         if not index.open(then.token):
-            with self._database.read() as tx:
+            with self._database.read(EVERY) as tx:
                 moved, _ = vectors.count_moved(tx, model)
             if moved:
                 self._begin_again(model, f"{then.backend} lost what it was given")
@@ -122,18 +122,18 @@ class Move:
         return True
 
     def _begin_again(self, model: Model, why: str) -> None:
-        with self._database.write() as tx:
+        with self._database.write(EVERY) as tx:
             present = vectors.state(reader_of(tx)).in_force
             if present.next_token == model.next_token and present.next_backend is not None:
                 vectors.begin_next(tx, present.id, present.next_backend)
         log.warning("the index is filled again from the start: %s", why)
 
     def _drop_deleted(self, model: Model, then: Model, index: VectorIndex) -> bool:
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             dead = vectors.moved_tombstones(tx, model, INDEX_BATCH)
         for namespace, ids in dead.items():
             index.delete(collection(namespace, then), ids)
-            with self._database.write_derived() as tx:
+            with self._database.write_derived(EVERY) as tx:
                 vectors.unmark_moved(tx, model, ids)
         return bool(dead)
 
@@ -149,7 +149,7 @@ class Move:
         if (problem := generations.examine(then, stopped, whole=False)) is not None:
             self._begin_again(model, problem)
             return True
-        with self._database.write() as tx:
+        with self._database.write(EVERY) as tx:
             present = vectors.state(reader_of(tx)).in_force
             if present.id != model.id or present.next_token != then.token:
                 return False

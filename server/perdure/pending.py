@@ -11,7 +11,7 @@ from perdure.errors import Unavailable
 from perdure.generations import Indexes
 from perdure.models import Models
 from perdure.settings import IndexSettings
-from perdure.store import Database, Reader, vectors
+from perdure.store import EVERY, Database, Reader, vectors
 from perdure.store.vectors import Model
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Pending:
 
         Raises Unavailable if no text can be embedded now.
         """
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             waiting = vectors.pending(tx, model.id, EMBED_BATCH)
         if not waiting:
             return False
@@ -98,18 +98,18 @@ class Pending:
                 self._note_refusal(ids)
                 log.warning("%s embeds other texts and not this one, which words alone find: %s", model.name, exc)
                 return True
-        with self._database.write_derived() as tx:
+        with self._database.write_derived(EVERY) as tx:
             vectors.put_embeddings(tx, model.id, ids, made, self._models.recipe_of(model))
         return True
 
     def _note_refusal(self, ids: Sequence[int]) -> None:
-        with self._database.write_derived() as tx:
+        with self._database.write_derived(EVERY) as tx:
             vectors.note_refusal(tx, ids)
 
     def index(self, model: Model) -> bool:
         """Feed the model's index and bury what was deleted; False when there is nothing to do. Raises Unavailable."""
         index = None if self._indexes is None else self._indexes.of(model)
-        with self._database.read() as tx:
+        with self._database.read(EVERY) as tx:
             dead = vectors.tombstones(tx, model, INDEX_BATCH, held=index is not None)
             new = (
                 []
@@ -126,7 +126,7 @@ class Pending:
             index.rest()
         if not (new or dead) or (index is not None and not index.apply(model, new, dead)):
             return False
-        with self._database.write_derived() as tx:
+        with self._database.write_derived(EVERY) as tx:
             for _, ids, _ in new:
                 vectors.mark_indexed(tx, ids, model.generation)
             for ids in dead.values():

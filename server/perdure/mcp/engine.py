@@ -14,7 +14,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.shared.message import SessionMessage
 
-from perdure import logs, tracing
+from perdure import logs, process, tracing
 from perdure.app import open_service
 from perdure.identity import local_principal
 from perdure.mcp.front import Front, Options
@@ -38,7 +38,9 @@ def run_engine(front: Front, options: Options) -> None:
     caller = local_principal(settings)
     with tracing.exported(settings), open_service(settings) as service:
         service.warm_up()
-        asyncio.run(_serve(front, build_server(service, settings.tools, lambda _: caller, one_client=True)))
+        server = build_server(service, settings.tools, lambda _: caller, one_client=True)
+        process.settle()
+        asyncio.run(_serve(front, server))
 
 
 CHANGES = NotificationOptions(resources_changed=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from perdure.errors import InvalidInput
 from perdure.service import checks, times
 from perdure.service.core import Part
-from perdure.store import audit
+from perdure.store import EVERY, audit
 from perdure.store.audit import Noted, Verified
 from perdure.types import Principal
 
@@ -22,7 +22,7 @@ class Auditing(Part):
         """Return the last rows, the newest first, of the caller's namespace or of all."""
         caller.require("admin")
         checks.between(limit, "limit", 1, MAX_ROWS)
-        with self._core.database.read() as tx:
+        with self._core.database.read(EVERY if all_namespaces else caller.namespace) as tx:
             found = audit.newest(tx, namespace=None if all_namespaces else caller.namespace, limit=limit)
         return tuple(replace(row, at=times.show(row.at)) for row in found)
 
@@ -34,5 +34,5 @@ class Auditing(Part):
         caller.require("admin")
         if head is not None and (len(head) != HASH_LENGTH or any(c not in "0123456789abcdef" for c in head)):
             raise InvalidInput(f"head is {head!r}; it is the 64 digits that an earlier `perdure audit verify` printed.")
-        with self._core.database.read() as tx:
+        with self._core.database.read(EVERY) as tx:
             return audit.verify(tx, head=head)

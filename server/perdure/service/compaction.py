@@ -21,7 +21,7 @@ from perdure.language_model import LanguageModel, Late, tokens_of
 from perdure.privacy import is_off_the_record, without_private
 from perdure.service import checks, times
 from perdure.service.core import Core, Part
-from perdure.store import Reader, episodes, reader_of, summaries
+from perdure.store import EVERY, Reader, episodes, reader_of, summaries
 from perdure.store.summaries import StoredSummary
 from perdure.summarizing import Said, shortened, summarize
 from perdure.tables import EpisodeRow, SummaryRow
@@ -74,7 +74,7 @@ class Compacting(Part):
         chosen = checks.one_of(writer or self._core.settings.compaction.writer, "writer", (EXTRACTIVE, MODEL))
         label = checks.thread(thread)
         keep = self._core.settings.compaction.keep_turns
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             if label is not None and summaries.first_after(tx, caller.namespace, label, 0) is None:
                 raise NotFound(f"No turns in a thread {label!r}. `perdure history --kind thread` lists the threads.")
             labels = [label] if label is not None else summaries.threads_beyond(tx, caller.namespace, keep)
@@ -97,7 +97,7 @@ class Compacting(Part):
         """
         caller.require("history:read")
         label = checks.thread(thread) or ""
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             former = summaries.latest(tx, caller.namespace, label)
             keep = min(self._core.settings.compaction.keep_turns, limit)
             verbatim = summaries.last_but(tx, caller.namespace, label, keep) or 0
@@ -114,7 +114,7 @@ def fold_if_long(core: Core, caller: Principal, thread: str) -> None:
     if not settings.after_turns or core.stopping.is_set():
         return
     try:
-        with core.database.read() as tx:
+        with core.database.read(caller.namespace) as tx:
             former = summaries.latest(tx, caller.namespace, thread)
             beyond = summaries.count_after(tx, caller.namespace, thread, former.last_seq if former else 0)
             why = waits(core, tx)
@@ -133,7 +133,7 @@ def _wait_for_a_pause(core: Core, caller: Principal, thread: str) -> None:
     """Return when no turn has come for a moment: a conversation that is brought in whole is not folded at each step."""
     end, last = time.monotonic() + PUT_OFF_S, None
     while time.monotonic() < end and not core.background.closing.wait(PAUSE_S):
-        with core.database.read() as tx:
+        with core.database.read(caller.namespace) as tx:
             newest = summaries.last_but(tx, caller.namespace, thread, 0)
         if newest == last:
             return
@@ -227,7 +227,7 @@ def _fold(
     capped: bool = False,
 ) -> Compacted | None:
     """Write the next summary of a thread; None if there is nothing to fold, or another process was quicker."""
-    with core.database.read() as tx:
+    with core.database.read(caller.namespace) as tx:
         former = summaries.latest(tx, caller.namespace, thread)
         first = summaries.first_after(tx, caller.namespace, thread, 0)
         last = summaries.last_but(tx, caller.namespace, thread, core.settings.compaction.keep_turns)
@@ -256,7 +256,7 @@ def _fold(
     )
     if dry_run or made.content is None:
         return result if dry_run else None
-    with core.database.write() as tx:
+    with core.database.write(caller.namespace) as tx:
         now = summaries.latest(reader_of(tx), caller.namespace, thread)
         if (now.seq if now is not None else None) != (former.seq if former is not None else None):
             return None
@@ -338,7 +338,7 @@ def _answer_tokens(max_chars: int) -> int:
 def _reserve(core: Core, tokens: int) -> bool:
     """Take tokens of today for the background before they are spent; False if they are more than is left."""
     day = times.day(times.now())
-    with core.database.write() as tx:
+    with core.database.write(EVERY) as tx:
         reader = reader_of(tx)
         if summaries.spent(reader, day) + tokens > core.settings.language_model.daily_tokens:
             return False
@@ -348,7 +348,7 @@ def _reserve(core: Core, tokens: int) -> bool:
 
 def _settle(core: Core, difference: int) -> None:
     """Correct what was reserved to what was used. Where that fails, too much counts as used, never too little."""
-    with core.database.write() as tx:
+    with core.database.write(EVERY) as tx:
         summaries.spend(reader_of(tx), times.day(times.now()), difference)
 
 

@@ -84,7 +84,7 @@ class Contexts(Recalling, State, Compacting):
         if label and view is not None:
             gathered.conversation(label, view)
         if not gathered.held:
-            with self._core.database.read() as tx:
+            with self._core.database.read(caller.namespace) as tx:
                 nothing = passages.why_nothing(tx, caller.namespace)
             gathered.notes.append(NOTHING_FITS if nothing is None else NOTHING_STORED)
         return gathered.block(max_chars)
@@ -102,7 +102,7 @@ class Contexts(Recalling, State, Compacting):
     def get_memory(self, caller: Principal, id: str) -> told.Told:
         """Return one memory, in force or not. Raises NotFound, also for one that was forgotten."""
         caller.require("memory:read")
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             found = told.one(tx, caller.namespace, id)
         if found is None:
             raise NotFound(f"No memory {id!r} here. recall shows the ids.")
@@ -118,7 +118,7 @@ class Contexts(Recalling, State, Compacting):
         view = self.thread_view(caller, label)
         if not _any_of(view):
             raise _no_thread(label)
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             since = episodes.page(
                 tx,
                 caller.namespace,
@@ -177,7 +177,7 @@ class Contexts(Recalling, State, Compacting):
         return frozenset(each.id for each in pinned)
 
     def _tagged(self, caller: Principal) -> list[told.Told]:
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             return told.tagged(tx, caller.namespace, PINNED, times.now(), MOST_PINNED)
 
     def _related(
@@ -201,7 +201,7 @@ class Contexts(Recalling, State, Compacting):
         gathered.add("memories", "What may matter now", [gathered.hit(hit) for hit in hits], "recall")
 
     def _newest(self, caller: Principal) -> list[told.Told]:
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             return told.newest(tx, caller.namespace, times.now(), MOST_NEWEST)
 
 

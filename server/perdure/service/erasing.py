@@ -19,7 +19,7 @@ from perdure.service import checks, times
 from perdure.service.memories import bring_back
 from perdure.service.seeding import sha256 as note_digest
 from perdure.service.writing_back import WritingBack
-from perdure.store import FairLock, audit, erasure, memories, reader_of, seeds, vectors
+from perdure.store import EVERY, FairLock, audit, erasure, memories, reader_of, seeds, vectors
 from perdure.store.erasure import Scope
 from perdure.types import Principal
 from perdure.worker.link import Link
@@ -88,14 +88,13 @@ class Erasing(WritingBack):
             for each in list(journal.scopes):
                 self._erase_rows(replace(caller, namespace=each.namespace), each, journal)
             self._drop_indexes()
-            with core.database.write(spend_reserve=True) as tx:
+            with core.database.write(EVERY, spend_reserve=True) as tx:
                 erasure.rewrite_words(reader_of(tx))
-            with core.database.alone() as driver:
-                erasure.rewrite_pages(driver)
+            core.database.rewrite()
             rewritten, refused = self._erase_copies(journal, archives)
             done = self._searched(caller, scope, journal, backups)
             done = replace(done, backups=tuple(rewritten), refused=tuple(refused))
-            with core.database.write() as tx:
+            with core.database.write(caller.namespace) as tx:
                 audit.note(tx, self._change(caller, scope, f"{len(done.found)} places left"))
             if not done.found:
                 journal.end()
@@ -114,7 +113,7 @@ class Erasing(WritingBack):
         """Raise NotFound where nothing of that name is here, nor could be in a copy."""
         if journal.resumed or archives or erasing.folders_kept(self._core.settings.data_dir):
             return
-        with self._core.database.read() as tx:
+        with self._core.database.read(scope.namespace) as tx:
             if any(erasure.count(tx, scope).values()):
                 return
         if (self._core.settings.data_dir / "workspace" / scope.namespace).is_dir() and scope.whole:
@@ -123,7 +122,7 @@ class Erasing(WritingBack):
         raise NotFound(f"There is no {what} here, and no backup that could hold one. `perdure history` shows names.")
 
     def _would_erase(self, scope: Scope, archives: Sequence[Path]) -> Erased:
-        with self._core.database.read() as tx:
+        with self._core.database.read(scope.namespace) as tx:
             counts = erasure.count(tx, scope)
         copies = [*erasing.folders_kept(self._core.settings.data_dir), *archives]
         return Erased(
@@ -153,7 +152,7 @@ class Erasing(WritingBack):
         if not scope.whole:
             scope = self._erase_notes(caller, scope, journal)
         while True:
-            with core.database.write(spend_reserve=True) as tx:
+            with core.database.write(scope.namespace, spend_reserve=True) as tx:
                 reader = reader_of(tx)
                 if erasure.mark(reader, scope, passages=BATCH) < BATCH:
                     break
@@ -162,7 +161,7 @@ class Erasing(WritingBack):
                 erasure.drop_marks(reader)
             journal.count(removed)
         with core.files_lock.held():
-            with core.database.write(spend_reserve=True) as tx:
+            with core.database.write(scope.namespace, spend_reserve=True) as tx:
                 reader = reader_of(tx)
                 erasure.mark(reader, scope)
                 journal.note(erasure.texts(reader, scope))
@@ -187,7 +186,7 @@ class Erasing(WritingBack):
         Returns the scope with the ids of all memories that are meant: a copy may know less of who superseded whom.
         """
         core = self._core
-        with core.database.read() as tx:
+        with core.database.read(caller.namespace) as tx:
             erasure.mark(tx, scope)
             meant = erasure.marked_memories(tx)
             readings = seeds.readings(tx, caller.namespace)
@@ -203,11 +202,11 @@ class Erasing(WritingBack):
         said = {erasing.normal(text) for text in meant.values()}
         with core.files_lock.held():
             workspace = core.workspace_of(caller.namespace)
-            with core.database.read() as tx:
+            with core.database.read(caller.namespace) as tx:
                 cut = erasing.cut_versions(tx, workspace, caller.namespace, said, self._replace_version)
-            with core.database.read() as tx:
+            with core.database.read(caller.namespace) as tx:
                 erasing.drop_unnamed(tx, workspace, caller.namespace)
-        with core.database.write() as tx:
+        with core.database.write(caller.namespace) as tx:
             blanked = erasure.blank_differences(reader_of(tx), caller.namespace, [*readings])
         journal.count(+Counter({"versions of notes": cut, "receipts": blanked}))
         return scope
@@ -229,7 +228,7 @@ class Erasing(WritingBack):
             self.write_file(caller, name, rewriting.without(read, name, places))
 
     def _replace_version(self, namespace: str, path: str, version: int, *, size: int, sha256: str) -> None:
-        with self._core.database.write() as tx:
+        with self._core.database.write(namespace) as tx:
             erasure.replace_version(reader_of(tx), namespace, path, version, size=size, sha256=sha256)
 
     # --- the index
@@ -307,7 +306,7 @@ class Erasing(WritingBack):
                 of.setdefault(owner or directory, {})[path] = numbers
         for folder, hits in of.items():
             if folder == directory:
-                with self._core.database.read() as tx:
+                with self._core.database.read(EVERY) as tx:
                     judge.store(tx, folder, hits)
             elif (folder / archive.DATABASE).exists():
                 with closing(archive.open_copy(folder / archive.DATABASE)) as reader:
@@ -321,7 +320,7 @@ class Erasing(WritingBack):
         """Remove what former indexes hold elsewhere; return those that do not answer, whose turn comes later."""
         index = self._core.indexer.index
         if index is None:
-            with self._core.database.read() as tx:
+            with self._core.database.read(EVERY) as tx:
                 kept = [f"the former index {each.token} at {each.backend}." for each in vectors.left_indexes(tx, 0)]
         else:
             kept = index.remove_left(0)
@@ -330,7 +329,7 @@ class Erasing(WritingBack):
     def _noted_outside(self, namespace: str, journal: Journal) -> list[str]:
         """Return the files of notes outside of the workspace that made one of the memories."""
         ids = {id for scope in journal.scopes for id in (*scope.ids, *scope.memories)}
-        with self._core.database.read() as tx:
+        with self._core.database.read(namespace) as tx:
             readings = seeds.readings(tx, namespace)
         return [
             f"{name}, line {entry.line}, which is yours: it is not read again unless it changes"

@@ -61,7 +61,7 @@ class Evaluating(Recalling):
         """
         caller.require("memory:read", "history:read")
         checks.between(sample, "sample", 1, MAX_SAMPLE)
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             stored = list(standing.statements(tx, caller.namespace, ("memory", "turn"), times.now()))
         eligible = [each for each in stored if questions.can_be_asked(each.text)]
         if not eligible:
@@ -110,7 +110,7 @@ class Evaluating(Recalling):
         """Return the candidates that are the statement, say the same, or superseded it while this was asked."""
         later: set[int] = set()
         if statement.type == "memory" and statement.passage not in run.found.candidates:
-            with self._core.database.read() as tx:
+            with self._core.database.read(caller.namespace) as tx:
                 successors = standing.successors(tx, caller.namespace, statement.subject)
                 later = {row.id for id in successors for row in standing.of_subject(tx, caller.namespace, "memory", id)}
         same = {

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, Any
 
 from perdure.directory import bytes_held
@@ -23,7 +24,7 @@ from perdure.service.exported import (
     bytes_fields,
 )
 from perdure.snapshots import FileThen, files_then, passed_over, workspaces
-from perdure.store import Reader, memories, transfer
+from perdure.store import EVERY, Reader, memories, transfer
 from perdure.store.files import StoredVersion
 from perdure.types import VOLUME_SPACE, Exported, Principal
 from perdure.workspace import Workspace
@@ -64,7 +65,8 @@ class Exporting(Part):
             for each in self._core.volumes.all()
             if all_namespaces or each.is_for(caller.namespace)
         ]
-        with bytes_held(self._core.settings.data_dir), self._core.database.read() as reader:
+        whose = EVERY if all_namespaces else caller.namespace
+        with bytes_held(self._core.settings.data_dir), self._core.database.read(whose) as reader:
             spaces = {each for each in transfer.namespaces(reader) if not each.startswith(VOLUME_SPACE)}
             for namespace in sorted({*named, *spaces}) if all_namespaces else [caller.namespace]:
                 begun = False
@@ -99,7 +101,7 @@ class Exporting(Part):
         self, reader: Reader, namespace: str, problems: list[str], left_out: list[str]
     ) -> Iterator[tuple[str, Fields]]:
         workspace, seen = self._core.workspace_of(namespace), set[str]()
-        for file in files_then(reader, self._core.database.read, workspace, namespace):
+        for file in files_then(reader, partial(self._core.database.read, namespace), workspace, namespace):
             for version in file.versions:
                 yield "file_version", _version(workspace, namespace, file.path, version, problems)
             yield from _file(workspace, namespace, file, problems)

@@ -107,7 +107,7 @@ class Extracting(Memories):
     ) -> list[Episode]:
         first, last = since and times.parse(since, "since"), until and times.parse_end(until, "until")
         found: list[Episode] = []
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             while True:
                 page = episodes.page(
                     tx,
@@ -127,7 +127,7 @@ class Extracting(Memories):
     def _not_stated(self, caller: Principal, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return each once that no memory ever said, be it superseded, archived or forgotten."""
         prints = [{checks.fingerprint(each.content, key) for key in {each.key, None}} for each in candidates]
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             known = memories.ever_stated(tx, caller.namespace, [each for own in prints for each in own])
         fresh: list[Candidate] = []
         for each, own in zip(candidates, prints, strict=True):

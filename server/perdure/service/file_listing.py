@@ -81,7 +81,7 @@ class FileListing(Part):
         found = self._found(caller, sought)
         page: list[FileInfo] = []
         last, stopped = "", False
-        with self._core.database.read() as tx:
+        with self._core.database.read(*self._core.volumes.spaces(caller.namespace)) as tx:
             known: dict[str, files.StoredFile] = {}
             for space in self._core.volumes.spaces(caller.namespace):
                 known |= files.last(tx, space)

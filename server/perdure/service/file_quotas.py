@@ -56,7 +56,7 @@ class FileQuotas:
         return None
 
     def _used(self, workspace: Workspace, namespace: str, *, fresh: bool) -> _Used:
-        with self._database.read() as tx:
+        with self._database.read(namespace) as tx:
             stored = _Used(*files.used(tx, namespace))
         walked_at, differs = self._differs.get(namespace, (float("-inf"), _Used(0, 0)))
         if fresh or time.monotonic() - walked_at > WALK_EVERY_S:

@@ -54,7 +54,7 @@ class FileReading(FileListing):
         workspace = self._core.workspace_of(owner.namespace)
         damaged: tuple[str, ...] = ()
         try:
-            with self._core.database.read() as tx:
+            with self._core.database.read(owner.namespace) as tx:
                 present = present_of(tx, workspace, owner.namespace, path)
                 shown = present.version if version is None else version
                 former = shown != present.version or present.unplaced or not (version is None or present.is_there)
@@ -106,7 +106,7 @@ class FileReading(FileListing):
         caller.require("files:read")
         path = self._path(path)
         space = self._core.owner(caller, path).namespace
-        with self._core.database.read() as tx:
+        with self._core.database.read(space) as tx:
             present = present_of(tx, self._core.workspace_of(space), space, path)
         if present.on_disk is not None and present.on_disk.bytes > MAX_IMAGE_BYTES:
             raise _too_large(path, present.on_disk.bytes, "a file", MAX_IMAGE_BYTES)
@@ -137,7 +137,7 @@ class FileReading(FileListing):
         path = self._path(path)
         owner = self._core.owner(caller, path)
         workspace = self._core.workspace_of(owner.namespace)
-        with self._core.database.read() as tx:
+        with self._core.database.read(owner.namespace) as tx:
             present = present_of(tx, workspace, owner.namespace, path)
             events = files.events(tx, owner.namespace, path)
         if present.external and present.on_disk is not None:
@@ -174,7 +174,7 @@ class FileReading(FileListing):
     def _bytes_of(self, namespace: str, path: str, version: int | None) -> tuple[int, bytes]:
         """Return (version, bytes). Raises NotFound."""
         workspace = self._core.workspace_of(namespace)
-        with self._core.database.read() as tx:
+        with self._core.database.read(namespace) as tx:
             present = present_of(tx, workspace, namespace, path)
             wanted = present.version if version is None else version
             digest = files.digest_of(tx, namespace, path, wanted)
@@ -198,7 +198,7 @@ class FileReading(FileListing):
             raise
 
     def _refuse_pruned(self, namespace: str, path: str, version: int) -> None:
-        with self._core.database.read() as tx:
+        with self._core.database.read(namespace) as tx:
             pruned_at = files.pruned_at(tx, namespace, path, version)
             if pruned_at is not None:
                 raise not_kept(path, version, pruned_at, files.history(tx, namespace, path))

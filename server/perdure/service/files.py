@@ -77,7 +77,7 @@ class Files(FileReading):
         once = Once(caller.namespace, idempotency_key, "write_file", path, digest, how, expected_version)
         self._core.database.check_writable()  # before the lock, which would be made anew where the directory is gone
         with self._core.files_lock.held():
-            with self._core.database.read() as tx:
+            with self._core.database.read(caller.namespace) as tx:
                 if (earlier := once.first(tx)) is not None:
                     return FileReceipt(**earlier)
             present = self._settled(workspace, owner.namespace, path)
@@ -120,13 +120,13 @@ class Files(FileReading):
         digest = hashlib.sha256(repr([(edit.old, edit.new) for edit in edits]).encode()).hexdigest()
         once = Once(caller.namespace, idempotency_key, "edit_file", path, digest, expected_version)
         if dry_run:
-            with self._core.database.read() as tx:
+            with self._core.database.read(owner.namespace) as tx:
                 present = present_of(tx, workspace, owner.namespace, path)
             self._expect(owner, workspace, path, present, expected_version)
             return self._edited(owner.namespace, path, present, edits, dry_run=True)[0]
         self._core.database.check_writable()
         with self._core.files_lock.held():
-            with self._core.database.read() as tx:
+            with self._core.database.read(caller.namespace) as tx:
                 if (earlier := once.first(tx)) is not None:
                     return FileEdited(**earlier)
             present = self._settled(workspace, owner.namespace, path)
@@ -177,7 +177,7 @@ class Files(FileReading):
         once = Once(caller.namespace, idempotency_key, "delete_file", path, target, expected_version)
         self._core.database.check_writable()
         with self._core.files_lock.held():
-            with self._core.database.read() as tx:
+            with self._core.database.read(caller.namespace) as tx:
                 if (earlier := once.first(tx)) is not None:
                     return FileDeleted(**earlier)
             present = self._settled(workspace, owner.namespace, path)
@@ -213,7 +213,7 @@ class Files(FileReading):
 
     def _settled(self, workspace: Workspace, namespace: str, path: str) -> Present:
         """Return the file as it is, after finishing what a crash left between commit and disk."""
-        with self._core.database.read() as tx:
+        with self._core.database.read(namespace) as tx:
             present = present_of(tx, workspace, namespace, path)
         if present.unremoved:
             with workspace.removing(path) as remove:
@@ -224,7 +224,7 @@ class Files(FileReading):
             self._note_placed(workspace, namespace, path)
         else:
             return present
-        with self._core.database.read() as tx:
+        with self._core.database.read(namespace) as tx:
             return present_of(tx, workspace, namespace, path)
 
     def _expect(
@@ -264,7 +264,7 @@ class Files(FileReading):
             _still(workspace, path, present)
             # Kept before the commit, so that a crash after it loses nothing.
             workspace.keep(data)
-            with self._changing((owner.namespace, path)) as tx:
+            with self._changing(caller.namespace, (owner.namespace, path)) as tx:
                 if there is not None:
                     self._record(tx, owner, path, there, present.version, "external_change")
                 self._record(tx, owner, path, data, version, "write_file", about)
@@ -282,7 +282,7 @@ class Files(FileReading):
         self._admit_version(caller, data)
 
     def _admit_version(self, caller: Principal, data: bytes) -> None:
-        with self._core.database.read() as reader:
+        with self._core.database.read(caller.namespace) as reader:
             self._core.quotas.admit_bytes(reader, caller.namespace, len(data))
 
     def _delete(self, owner: Principal, workspace: Workspace, path: str, present: Present, once: Once) -> FileDeleted:
@@ -290,7 +290,7 @@ class Files(FileReading):
         receipt = FileDeleted(path, present.version)
         with workspace.removing(path) as remove:
             _still(workspace, path, present)
-            with self._changing((owner.namespace, path), spend_reserve=there is None) as tx:
+            with self._changing(once.namespace, (owner.namespace, path), spend_reserve=there is None) as tx:
                 if there is not None:
                     self._record(tx, owner, path, there, present.version, "external_change")
                 self._record_removal(tx, owner, path, present.version)
@@ -321,7 +321,7 @@ class Files(FileReading):
         with source.removing(path) as remove, sink.replacing(target, data, mode=mode) as put:
             _still(source, path, present)
             sink.keep(data)
-            with self._changing((owner.namespace, path), (taker.namespace, target)) as tx:
+            with self._changing(caller.namespace, (owner.namespace, path), (taker.namespace, target)) as tx:
                 if there is not None:
                     self._record(tx, owner, path, there, present.version, "external_change")
                 self._record_removal(tx, owner, path, present.version, left)
@@ -381,23 +381,23 @@ class Files(FileReading):
             log.warning("a file is deleted, and noted as such by the next writer: %s", exc)
 
     def _note_placed(self, workspace: Workspace, namespace: str, path: str) -> None:
-        with self._core.database.write_derived() as tx:
+        with self._core.database.write_derived(namespace) as tx:
             files.note_placed(tx, namespace, path, mtime_us(workspace.stat(path)))
 
     def _note_removed(self, namespace: str, path: str) -> None:
-        with self._core.database.write_derived() as tx:
+        with self._core.database.write_derived(namespace) as tx:
             files.note_placed(tx, namespace, path, files.REMOVED)
 
     # --- what SQL knows of it
 
     @contextmanager
-    def _changing(self, *changed: tuple[str, str], spend_reserve: bool = False) -> Generator[Session]:
+    def _changing(self, by: str, *changed: tuple[str, str], spend_reserve: bool = False) -> Generator[Session]:
         """Give the transaction that changes files, and prune in it; their bytes go once it is committed.
 
-        `changed` are (namespace or space of a volume, path).
+        `by` is the namespace whose receipt is kept in it, `changed` are (namespace or space of a volume, path).
         """
         pruned: dict[str, list[PrunedVersion]] = {}
-        with self._core.database.write(spend_reserve=spend_reserve) as tx:
+        with self._core.database.write(by, *(space for space, _ in changed), spend_reserve=spend_reserve) as tx:
             yield tx
             for space, path in changed:
                 found = versions.prune(tx, self._core.settings.files, space, path, times.now())

@@ -73,7 +73,7 @@ class History(Part):
         new = [_episode(caller, label, turn, n, now) for n, turn in enumerate(turns) if n not in handed_in]
         request = [[turn.role, turn.content, turn.name, turn.at] for turn in turns]
         once = Once(caller.namespace, idempotency_key, "append_history", thread, request)
-        with self._core.database.write() as tx:
+        with self._core.database.write(caller.namespace) as tx:
             if (earlier := once.first(reader_of(tx))) is not None:
                 return replace(first := Appended(**earlier), note=redaction.note(first.note))
             size = sum(len(turn.content.encode()) for turn in turns)
@@ -118,7 +118,7 @@ class History(Part):
         if "thread" in wanted:
             if len(wanted) > 1 or label is not None:
                 raise InvalidInput('kinds=["thread"] lists the threads; leave out other kinds and thread.')
-            with self._core.database.read() as tx:
+            with self._core.database.read(caller.namespace) as tx:
                 until_seq = first_page[0] if first_page else episodes.newest(tx, caller.namespace)
                 threads = episodes.threads(
                     tx,
@@ -143,7 +143,7 @@ class History(Part):
     def _episodes(self, namespace: str, asked: _Asked) -> tuple[list[Episode], tuple[str, ...]]:
         """Return one episode more than was asked for, if there is, and what to say if some cannot be read."""
         try:
-            with self._core.database.read() as tx:
+            with self._core.database.read(namespace) as tx:
                 found = episodes.page(
                     tx,
                     namespace,
@@ -159,7 +159,7 @@ class History(Part):
         except Damaged:
             pass
         salvaged = salvage.Salvaged()
-        with self._core.database.read() as tx:
+        with self._core.database.read(namespace) as tx:
             all_left = salvage.episodes(tx, namespace, salvaged, newest_first=asked.newest_first, after=asked.after)
             left = itertools.islice(filter(asked.wants, all_left), asked.limit + 1)
             shown = [replace(episode, at=times.show(episode.at)) for episode in left]

@@ -34,7 +34,7 @@ from perdure.service.exported import (
 from perdure.service.history import index_turns
 from perdure.service.importing_files import FileImport
 from perdure.service.memories import passage_of
-from perdure.store import audit, episodes, memories, passages, reader_of, states, summaries, transfer
+from perdure.store import EVERY, audit, episodes, memories, passages, reader_of, states, summaries, transfer
 from perdure.tables import EpisodeRow, IdempotencyRow, MemoryRow, StateRow
 from perdure.types import Appended, Imported, Principal
 
@@ -63,7 +63,7 @@ class Importing(Part):
         caller.require("admin")
         core = self._core
         core.database.check_writable()
-        with core.files_lock.held(), core.database.write() as tx:
+        with core.files_lock.held(), core.database.write(EVERY) as tx:
             work = _Import(core, tx, into)
             for number, line in _lines(source, progress):
                 try:

@@ -12,7 +12,7 @@ from perdure.ranking import Ranked
 from perdure.service import times
 from perdure.service.memories import RECOVERABLE_DAYS
 from perdure.service.recall import Recalling, Run
-from perdure.store import Reader, files, passages, standing
+from perdure.store import Reader, files, full_text, passages, standing
 from perdure.store.standing import Standing
 from perdure.types import HIT_TYPES, Asking, Inspection, Place, Principal, Reason, Rival
 
@@ -35,13 +35,13 @@ class Inspecting(Recalling):
         """
         caller.require("memory:read", "history:read", "files:read")
         space = self._space_of(caller, id)
-        with self._core.database.read() as tx:
+        with self._core.database.read(space) as tx:
             stored = _stored(tx, space, id)
         if stored[0].type == "file":
             self._refuse_hidden(stored[0].subject)
         run = self._run(caller, query, replace(asking, explain=True, cursor=None))
         places = {r.id: n for n, r in enumerate(run.ranked)}
-        with self._core.database.read() as tx:
+        with self._core.database.read(space) as tx:
             it = min(stored, key=lambda each: (places.get(each.id, len(places)), -_terms_in(tx, each, run)))
             return self._inspected(tx, space, it, places.get(it.id), run, asking)
 
@@ -66,7 +66,7 @@ class Inspecting(Recalling):
         else:
             reasons = _not_ranked(run, it, words, vectors, same) if own is None else _not_shown(run, asking, own)
         asked = [] if it.content is None else list(zip(answer.reading.terms, run.question.terms, strict=True))
-        terms = [(word, standing.has_term(tx, it.id, term)) for word, term in asked]
+        terms = [(word, full_text.has_term(tx, it.id, term)) for word, term in asked]
         return Inspection(
             id=_id_of(it),
             type=next(type for type in HIT_TYPES if type == it.type),
@@ -132,7 +132,7 @@ def _stored(tx: Reader, namespace: str, id: str) -> list[Standing]:
 
 
 def _terms_in(tx: Reader, it: Standing, run: Run) -> int:
-    return sum(standing.has_term(tx, it.id, term) for term in run.question.terms)
+    return sum(full_text.has_term(tx, it.id, term) for term in run.question.terms)
 
 
 def _pool(run: Run) -> int:

@@ -99,7 +99,7 @@ class Memories(Part):
         try:
             self._core.indexer.lone_writes += alone
             making = self._embed_meanwhile(row, pieces) if alone else None
-            with self._core.database.write() as tx:
+            with self._core.database.write(row.namespace) as tx:
                 if (earlier := once.first(reader_of(tx))) is not None:
                     earlier.update(superseded=tuple(earlier["superseded"]), similar=())
                     return self._as_indexed(tx, row.namespace, Receipt(**earlier))
@@ -205,7 +205,7 @@ class Memories(Part):
     def _similar(self, row: MemoryRow, vector: Vector, model: int) -> tuple[Similar, ...]:
         """Return other memories in force that say nearly the same; looked for by the index or in a small store only."""
         reach = passages.Reach(types=("memory",), now=times.now())
-        with self._core.database.read() as tx:
+        with self._core.database.read(row.namespace) as tx:
             state = vectors.state(tx)
             stored = sum(passages.count(tx, row.namespace, reach, filtered=False).values())
         near = None
@@ -215,7 +215,7 @@ class Memories(Part):
             near = index and index.nearest(row.namespace, vector, k, model=model, state=state)
             if near is None:
                 return ()
-        with self._core.database.read() as tx:
+        with self._core.database.read(row.namespace) as tx:
             below = None if near is None else state.generation
             found = passages.search_exact(
                 tx, row.namespace, vector, reach, SIMILAR_AT_MOST + 1, model=model, below_generation=below
@@ -249,7 +249,7 @@ class Memories(Part):
             reason = redaction.of(checks.storable(reason, "reason"))
         once = Once(caller.namespace, idempotency_key, "forget", id, key, undo)
         now = times.now()
-        with self._core.database.write(spend_reserve=not undo) as tx:
+        with self._core.database.write(caller.namespace, spend_reserve=not undo) as tx:
             if (first := once.first(reader_of(tx))) is not None:
                 return Forgotten(**first)
             row = self._to_forget(tx, caller.namespace, id, checks.key(key), undo=undo)

@@ -162,7 +162,7 @@ class Noticing(Seeding, Recalling):
         if not paths:
             return []
         space = owner.namespace
-        with self._core.database.read() as tx:
+        with self._core.database.read(space) as tx:
             shown = [file for path in sorted(paths) if (file := files.get(tx, space, path)) is not None]
         workspace = self._core.workspace_of(space)
         changed = [file.path for file in shown if _is_other(workspace, file)]
@@ -259,7 +259,7 @@ class Noticing(Seeding, Recalling):
         some are too young to be whole.
         """
         workspace, volume = self._core.workspace_of(space), self._core.volumes.by_space(space)
-        with self._core.database.read() as tx:
+        with self._core.database.read(space) as tx:
             known, marks = files.last(tx, space), unsearched.all_of(tx, space)
         self._forget_hidden(space, [row for row in known.values() if not self._core.shows(space, row.path)])
         there: set[str] = set()
@@ -297,10 +297,10 @@ class Noticing(Seeding, Recalling):
 
     def _forget_hidden(self, space: str, rows: Sequence[StoredFile]) -> None:
         """Take out of the index what is hidden, but was not when it was indexed, until it is hidden no longer."""
-        with self._core.database.read() as tx:
+        with self._core.database.read(space) as tx:
             indexed = [row for row in rows if passages.any_of(tx, space, "file", row.path)]
         if indexed:
-            with self._core.database.write() as tx:
+            with self._core.database.write(space) as tx:
                 for row in indexed:
                     passages.remove(tx, space, "file", row.path)
                     unsearched.put(tx, space, Mark(row.path, row.bytes, 0, unsearched.WAITS))
@@ -318,7 +318,7 @@ class Noticing(Seeding, Recalling):
             with self._core.files_lock.held():  # a writer may be about to put it there
                 if not _is_gone(workspace, file.path):
                     continue
-                with self._core.database.write() as tx:
+                with self._core.database.write(space) as tx:
                     passages.remove(tx, space, "file", file.path)
                     unsearched.put(tx, space, Mark(file.path, file.bytes, file.mtime_us, unsearched.GONE))
 
@@ -374,7 +374,7 @@ class Noticing(Seeding, Recalling):
                     continue
                 steps.append((read, present))
             workspace.keep_all(read.data for read, present in steps if present.external)
-            with self._changing(*((space, read.seen.stat.path) for read, _ in steps)) as tx:
+            with self._changing(space, *((space, read.seen.stat.path) for read, _ in steps)) as tx:
                 for read in batch:
                     if not read.is_kept and read.found.why is not None:
                         stat = read.seen.stat

@@ -120,7 +120,7 @@ class Recalling(Part):
         terms, found = query_terms(checks.query(query))[:TERMS], salvage.Salvaged()
         searched = dict.fromkeys(reach.types, 0)
         scored: list[tuple[float, salvage.Text]] = []
-        with self._core.database.read() as tx:
+        with self._core.database.read(*self._spaces(caller, reach)) as tx:
             for space in self._spaces(caller, reach):
                 for text in salvage.texts(tx, space, found, reach):
                     if text.path is not None and not self._core.shows(space, text.path):
@@ -153,7 +153,7 @@ class Recalling(Part):
         question = _question(caller.namespace, self._spaces(caller, reach), query, reach, wanted)
         found = self._look_up(question)
         found.degraded += left_out
-        with self._core.database.read() as tx:
+        with self._core.database.read(*question.spaces) as tx:
             # One more than is shown, so that a full page knows whether there is another.
             enough = None if asking.explain else len(seen) + limit + 1
             ranked = self._visible(tx, self._rank(tx, question, found, enough))
@@ -181,7 +181,7 @@ class Recalling(Part):
         """Find candidates by words, while the model embeds the question in its own process, then by meaning."""
         core = self._core
         embedded = core.indexer.begin_query(question.ask.about)
-        with core.database.read() as tx:
+        with core.database.read(*question.spaces) as tx:
             state = vectors.state(tx)
             counted = question.filtered or question.reach.former  # what is superseded is in no running count
             searched = Counter[str]()
@@ -237,7 +237,7 @@ class Recalling(Part):
             if len(near) < k:
                 return meaning
             chunks = [id for id, _ in near]
-            with core.database.read() as tx:
+            with core.database.read(*question.spaces) as tx:
                 if question.filtered:
                     enough = len(_candidates(tx, question, chunks=chunks)) >= pool
                 else:

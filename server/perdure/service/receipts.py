@@ -28,7 +28,7 @@ class Once:
     """One write under an optional idempotency key: look for its first receipt, then keep the new one."""
 
     def __init__(self, namespace: str, key: str | None, tool: str, *request: object) -> None:
-        self._namespace = namespace
+        self.namespace = namespace
         self._key = checks.label(key, "idempotency_key", limit=MAX_IDEMPOTENCY_KEY)
         self._tool = tool
         self._request = hashlib.sha256(json.dumps([tool, *request], sort_keys=True).encode()).hexdigest()
@@ -38,7 +38,7 @@ class Once:
 
         Raises Conflict if the key was used with another tool.
         """
-        if self._key is None or (found := episodes.first_receipt(reader, self._namespace, self._key)) is None:
+        if self._key is None or (found := episodes.first_receipt(reader, self.namespace, self._key)) is None:
             return None
         tool, request, receipt = found
         if tool != self._tool:
@@ -52,7 +52,7 @@ class Once:
         episodes.keep_receipt(
             tx,
             IdempotencyRow(
-                namespace=self._namespace,
+                namespace=self.namespace,
                 key=self._key,
                 tool=self._tool,
                 request=self._request,

@@ -113,7 +113,7 @@ class Seeding(Memories, Files, Upkeep):
             if not paths and each.file.workspace is None and not each.file.path.exists():
                 each.problem = f"{each.file.name} is gone. `perdure seed` with its name forgets what it said."
         self._read_in(caller, told, dry_run=dry_run)
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             for each in told:
                 if each.was_known and (at := seeds.read_at(tx, caller.namespace, each.file.name)) is not None:
                     each.read_at = f"{at[:19]}{at[-6:]}"
@@ -250,7 +250,7 @@ class Seeding(Memories, Files, Upkeep):
 
     def _follow_all(self, caller: Principal, found: Mapping[str, Stamp], watch: _Watch) -> None:
         try:
-            with self._core.database.read() as tx:
+            with self._core.database.read(caller.namespace) as tx:
                 known = [name for name in seeds.readings(tx, caller.namespace) if not PurePath(name).is_absolute()]
             names = _in_order((*found, *known), self._core.hides)
             told = [Told(self._of_workspace(caller.namespace, name), detailed=False) for name in names]
@@ -278,7 +278,7 @@ class Seeding(Memories, Files, Upkeep):
 
     def _note_files(self, namespace: str, paths: Sequence[Path], *, new: bool = False) -> list[NoteFile]:
         """Return the files that are named, in order; `new`: one that does not exist yet may be named."""
-        with self._core.database.read() as tx:
+        with self._core.database.read(namespace) as tx:
             known = list(seeds.readings(tx, namespace))
         root = self._root(namespace)
         if not paths:
@@ -345,7 +345,7 @@ class Seeding(Memories, Files, Upkeep):
         goes on from what was kept.
         """
         while True:
-            with self._core.database.read() as tx:
+            with self._core.database.read(caller.namespace) as tx:
                 stored = seeds.reading(tx, caller.namespace, told.file.name)
                 searched = passages.any_of(tx, caller.namespace, "file", told.file.name)
             # The file is read after what the store knows: whoever wrote that has read it before.
@@ -391,7 +391,7 @@ class Seeding(Memories, Files, Upkeep):
 
     def _present(self, namespace: str, stored: str | None, searched: bool, file: Parsed) -> _Present:
         reading = seeding.of_json(stored).of(file.sha256)
-        with self._core.database.read() as tx:
+        with self._core.database.read(namespace) as tx:
             return _Present(
                 stored, searched, reading, seeds.standing(tx, namespace, [entry.id for entry in reading.entries])
             )
@@ -407,7 +407,7 @@ class Seeding(Memories, Files, Upkeep):
     ) -> _Present | None:
         """Do the first of the steps that are left; None if another process has been at this file meanwhile."""
         name, now = told.file.name, times.now()
-        with self._core.database.write() as tx:
+        with self._core.database.write(caller.namespace) as tx:
             reader = reader_of(tx)
             if seeds.reading(reader, caller.namespace, name) != present.stored:
                 return None
@@ -438,7 +438,7 @@ class Seeding(Memories, Files, Upkeep):
         if same and not present.searched:
             return True
         moved = [(e.id, name, name, statements[n].first) for e, n in placed if e.line != statements[n].first]
-        with self._core.database.write() as tx:
+        with self._core.database.write(caller.namespace) as tx:
             if seeds.reading(reader_of(tx), caller.namespace, name) != present.stored:
                 return False
             seeds.place(tx, caller.namespace, moved)
@@ -524,7 +524,7 @@ class Seeding(Memories, Files, Upkeep):
         redact = Redaction(self._core.settings.privacy).of
         new = [file.notes.statements[n] for n in changes.new]
         prints = [checks.fingerprint(redact(each.text), None) for each in new]
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             held = self._held(tx, caller.namespace, told.file.name)
             returning = seeds.may_come_back(tx, caller.namespace, prints)
         stays = {entry.id for entry, _ in changes.stayed} | held.keys()

@@ -53,7 +53,7 @@ class State(Part):
         if key is not None and prefix is not None:
             raise InvalidInput("Give key for one value or prefix for several, not both.")
         moment = times.parse_moment(as_of, "as_of") if as_of else None
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             found = states.find(
                 tx,
                 caller.namespace,
@@ -69,7 +69,7 @@ class State(Part):
     def state_versions(self, caller: Principal, key: str) -> tuple[StateValue, ...]:
         """Return the versions a key had, the newest first, deletions too. Raises NotFound."""
         caller.require("history:read")
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             found = states.versions(tx, caller.namespace, checks.key(key) or "", MAX_STATE_VALUES)
         if not found:
             raise NotFound(f"No state under {key!r}. get_state lists the keys.")
@@ -100,7 +100,7 @@ class State(Part):
             shapes.check(self._core.settings.state.schemas, name, value)
         now = times.now()
         once = Once(caller.namespace, idempotency_key, "set_state", name, text, expected_version)
-        with self._core.database.write(spend_reserve=delete) as tx:
+        with self._core.database.write(caller.namespace, spend_reserve=delete) as tx:
             if (earlier := once.first(reader_of(tx))) is not None:
                 return StateReceipt(**earlier)
             version = _next_version(reader_of(tx), caller, name, expected_version, delete=delete)

@@ -46,7 +46,7 @@ class Tidying(Part):
         """Hide memories from recall until they are brought back, all or none. Raises NotFound, Refused if pinned."""
         caller.require("memory:write")
         now, why = times.now(), _reason(reason)
-        with self._core.database.write() as tx:
+        with self._core.database.write(caller.namespace) as tx:
             rows = [_named(tx, caller.namespace, id) for id in _each(ids)]
             for row in rows:
                 if PINNED in memories.tags_of(row.tags):
@@ -67,7 +67,7 @@ class Tidying(Part):
             raise InvalidInput("Give the ids of memories, or the time of a tidying, which its receipt names.")
         if tidy is not None:
             return self._undo(caller, times.parse(tidy, "tidy"))
-        with self._core.database.write() as tx:
+        with self._core.database.write(caller.namespace) as tx:
             rows = [_named(tx, caller.namespace, id) for id in _each(ids)]
             changed = [row for row in rows if row.archived_at is not None]
             for row in changed:
@@ -78,13 +78,13 @@ class Tidying(Part):
         why, back = f"the tidying of {times.show(at)} was undone", list[str]()
         more = True
         while more:
-            with self._core.database.write() as tx:
+            with self._core.database.write(caller.namespace) as tx:
                 ids = archived.archived_at(reader_of(tx), caller.namespace, at, BATCH)
                 for id in ids:
                     bring_back(tx, _named(tx, caller.namespace, id), caller.agent, times.now(), why)
             back += ids
             more = bool(ids)
-        with self._core.database.write() as tx:
+        with self._core.database.write(caller.namespace) as tx:
             digests = archived.digests_of(reader_of(tx), caller.namespace, times.show(at))
             for id in digests:
                 _take_back(tx, _named(tx, caller.namespace, id), caller.agent, times.now(), why)
@@ -95,7 +95,7 @@ class Tidying(Part):
     def pin(self, caller: Principal, id: str) -> Pinned:
         """Give a memory the tag that no policy touches. Raises NotFound, Refused for one that is archived."""
         caller.require("memory:write")
-        with self._core.database.write() as tx:
+        with self._core.database.write(caller.namespace) as tx:
             row = _named(tx, caller.namespace, id)
             if row.archived_at is not None:
                 raise Refused(f"{id} is archived. `perdure unarchive {id}` brings it back; then pin it.")
@@ -109,7 +109,7 @@ class Tidying(Part):
     def unpin(self, caller: Principal, id: str) -> Pinned:
         """Take the tag away. Raises NotFound."""
         caller.require("memory:write")
-        with self._core.database.write() as tx:
+        with self._core.database.write(caller.namespace) as tx:
             row = _named(tx, caller.namespace, id)
             changed = PINNED in memories.tags_of(row.tags)
             if changed:
@@ -136,7 +136,7 @@ class Tidying(Part):
     def _tidied(self, caller: Principal, *, dry_run: bool) -> Tidied:
         policy, now, notes = self._core.settings.tidy, times.now(), list[str]()
         versions = [VersionTidying(self._core, space) for space in self._core.volumes.spaces(caller.namespace)]
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             kept = archived.kept(tx, caller.namespace)
         near = self._pairs(caller.namespace, now, notes) if policy.merge_similar else ()
         plan = tidying.plan(kept, near, policy, now)
@@ -155,7 +155,7 @@ class Tidying(Part):
             )
         begun = _Begun(self._core.settings.data_dir / f"tidy-{caller.namespace}.begun")
         stamp = begun.take_over() or now
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             before = len(archived.archived_at(tx, caller.namespace, stamp, NO_LIMIT))
         if plan.archives:
             begun.mark(stamp)
@@ -189,7 +189,7 @@ class Tidying(Part):
         if self._core.indexer.embedder is None:
             notes.append("Nothing was compared for merge_similar: without an embedder there are no vectors.")
             return []
-        with self._core.database.read() as tx:
+        with self._core.database.read(namespace) as tx:
             ids, rows, pending = archived.lone_vectors(tx, namespace, now, model=vectors.state(tx).model)
         if pending:
             notes.append(f"{pending} memories have no vector yet and were not compared.")
@@ -197,7 +197,7 @@ class Tidying(Part):
             return []
         found = list(tidying.near(rows, self._core.settings.tidy.merge_similar))
         involved = {ids[m] for n, others in found for m in (n, *(other for other, _ in others))}
-        with self._core.database.read() as tx:
+        with self._core.database.read(namespace) as tx:
             texts = archived.texts(tx, namespace, list(involved), READ_CHARS)
         named = {id: tidying.Named.of(text) for id, text in texts.items()}
         return [
@@ -212,7 +212,7 @@ class Tidying(Part):
         told = {id: fold.name for fold in plan.folds for id in fold.ids}
         of_folds = [Archiving(id, "old", f"told by a digest of {name}") for id, name in told.items()]
         going = [*plan.alone, *of_folds, *plan.surplus]
-        with self._core.database.read() as tx:
+        with self._core.database.read(namespace) as tx:
             texts = archived.texts(tx, namespace, [each.id for each in going], SHOWN_CHARS)
         shown = [TidiedMemory(each.id, each.rule, each.why, texts[each.id]) for each in going if each.id in texts]
         return shown, [f"{fold.name}: {len(fold.ids)} memories" for fold in plan.folds]

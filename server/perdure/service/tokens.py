@@ -14,7 +14,7 @@ from perdure.errors import Conflict, InvalidInput, NotFound, Unavailable
 from perdure.service import times
 from perdure.service.core import Core, Part
 from perdure.settings import is_name
-from perdure.store import audit, reader_of
+from perdure.store import EVERY, audit, reader_of
 from perdure.store import tokens as stored
 from perdure.tokens import NewToken, Token
 from perdure.types import Principal
@@ -47,7 +47,7 @@ class Tokens(Part):
         until = times.after(now, tokens.lasting(expires, "expires")) if expires is not None else None
         allowed = tokens.checked_scopes(tuple(scopes))
         made = NewToken(tokens.new_secret(), Token(tokens.new_id(), namespace, agent, allowed, now, until))
-        with self._core.database.write() as tx:
+        with self._core.database.write(EVERY) as tx:
             stored.add(tx, made.token, tokens.digest(made.secret))
             audit.note(tx, _change(caller, made.token, "create_token", now))
         return replace(made, token=_shown(made.token))
@@ -55,13 +55,13 @@ class Tokens(Part):
     def list_tokens(self, caller: Principal) -> tuple[Token, ...]:
         """Return all tokens there are and were, of all namespaces, in the order they were made."""
         caller.require("admin")
-        with self._core.database.read() as tx:
+        with self._core.database.read(EVERY) as tx:
             return tuple(_shown(each) for each in stored.every(tx))
 
     def revoke_token(self, caller: Principal, id: str) -> Token:
         """Have a token refused from now on, by every server of the store. Raises NotFound."""
         caller.require("admin")
-        with self._core.database.write(spend_reserve=True) as tx:
+        with self._core.database.write(EVERY, spend_reserve=True) as tx:
             now = times.now()
             audit.note(tx, _change(caller, _known(stored.get(reader_of(tx), id), id), "revoke_token", now))
             stored.revoke(tx, id, now)
@@ -76,7 +76,7 @@ class Tokens(Part):
         now = times.now()
         ends = times.after(now, tokens.lasting(grace, "grace"))
         until = times.after(now, tokens.lasting(expires, "expires")) if expires is not None else None
-        with self._core.database.write() as tx:
+        with self._core.database.write(EVERY) as tx:
             former = _known(stored.get(reader_of(tx), id), id)
             if (why := _why_not(former, now)) is not None:
                 raise Conflict(f"{id} {why}, so nothing can follow it. Make a new one: perdure token create.")
@@ -95,7 +95,7 @@ class Tokens(Part):
 
     def any_tokens(self) -> bool:
         """Return whether a token was ever made here, so that nobody is let in without one."""
-        with self._core.database.read() as tx:
+        with self._core.database.read(EVERY) as tx:
             return stored.any_of(tx)
 
     def principal_of_token(self, secret: str) -> Principal | None:
@@ -103,7 +103,7 @@ class Tokens(Part):
         if not tokens.is_secret(secret):
             return None
         digest, now = tokens.digest(secret), times.now()
-        with self._core.database.read() as tx:
+        with self._core.database.read(EVERY) as tx:
             found = stored.by_digest(tx, digest)
         if found is None or _why_not(found, now) is not None:
             return None
@@ -121,7 +121,7 @@ class Tokens(Part):
 
     def _write_use(self, id: str, now: str) -> None:
         try:
-            with self._core.database.write_derived() as tx:
+            with self._core.database.write_derived(EVERY) as tx:
                 stored.used(tx, id, now)
         except Unavailable as exc:
             log.warning("the last use of a token was not noted: %s", exc)

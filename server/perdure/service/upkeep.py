@@ -16,7 +16,7 @@ from perdure.erasure_journal import unfinished
 from perdure.errors import Damaged, Unavailable
 from perdure.service import compaction, times
 from perdure.service.tidy import Tidying
-from perdure.store import Reader, passages, summaries, unsearched, vectors
+from perdure.store import EVERY, Reader, passages, summaries, unsearched, vectors
 from perdure.store.vectors import IndexState, Model
 from perdure.types import Principal
 from perdure.volumes import trouble
@@ -54,7 +54,7 @@ class Upkeep(Tidying):
         """
         database = self._core.database
         with database.read() as tx:
-            if not migrations.is_current(tx):
+            if database.schema(tx) != migrations.HEAD:
                 raise Unavailable("The store has another schema than this program; restart it with the newest perdure.")
         if writes:
             database.check_room()
@@ -67,13 +67,13 @@ class Upkeep(Tidying):
         core, indexer = self._core, self._core.indexer
         found: dict[str, float] = {"writes_blocked": core.database.blocked(WAIT_S) is not None, "readable": True}
         with suppress(OSError):
-            found["database_bytes"] = core.database.path.stat().st_size
+            found["database_bytes"] = core.database.bytes
         try:
             state = indexer.state()
             found["embedder_up"] = indexer.trouble(state) is None
             if indexer.index is not None:
                 found["index_up"] = indexer.index.of(state.in_force).trouble is None
-            with core.database.read() as tx:
+            with core.database.read(EVERY) as tx:
                 found |= self._unfinished(tx, state)
         except Unavailable:
             found["readable"] = False
@@ -179,7 +179,7 @@ class Upkeep(Tidying):
             "waiting": lambda tx: compaction.count_waiting(core, tx, namespace),
             "waits": partial(compaction.waits, core),
             "tokens today": lambda tx: summaries.spent(tx, times.day(times.now())),
-            "schema": migrations.schema_version,
+            "schema": core.database.schema,
         }
         try:
             state = core.indexer.state()
@@ -193,12 +193,12 @@ class Upkeep(Tidying):
             "pending embedding": lambda tx: passages.count_pending(tx, namespace) if answering else 0,
             "refused": lambda tx: vectors.count_refused(tx, namespace) if answering else 0,
         }
-        with suppress(Damaged), core.database.read() as tx:
+        with suppress(Damaged), core.database.read(EVERY) as tx:
             return state, {name: look(tx) for name, look in looks.items()}, unreadable
         found: dict[str, Any] = {}  # each by itself: one page costs the counts that need it
         for name, look in looks.items():
             try:
-                with core.database.read() as tx:
+                with core.database.read(EVERY) as tx:
                     found[name] = look(tx)
             except Damaged:
                 unreadable.append(name)

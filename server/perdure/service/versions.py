@@ -70,7 +70,7 @@ def drop(core: Core, namespace: str, pruned: Sequence[PrunedVersion]) -> int:
         return 0
     try:
         workspace = core.workspace_of(namespace)
-        with bytes_held_alone(core.settings.data_dir) as alone, core.database.read() as tx:
+        with bytes_held_alone(core.settings.data_dir) as alone, core.database.read(namespace) as tx:
             if not alone:
                 return 0
             places = [content_place(each) for each in versions.unnamed(tx, namespace, {p.sha256 for p in pruned})]
@@ -93,7 +93,7 @@ class VersionTidying:
         policy = self._core.settings.files
         if not policy.prunes:
             return Plan()
-        with self._core.database.read() as tx:
+        with self._core.database.read(self._namespace) as tx:
             found = pruning.plan(versions.kept(tx, self._namespace), policy, times.now())
         if found.unmet:
             self.notes.append(
@@ -106,7 +106,7 @@ class VersionTidying:
         for start in range(0, len(plan.pruned), BATCH):
             part = plan.pruned[start : start + BATCH]
             with self._core.files_lock.held():
-                with self._core.database.write() as tx:
+                with self._core.database.write(self._namespace) as tx:
                     versions.mark_pruned(tx, self._namespace, part, times.now())
                 self.freed_bytes += drop(self._core, self._namespace, part)
         try:
@@ -124,7 +124,7 @@ class VersionTidying:
                 if not alone:
                     self.notes.append("A backup or an export reads versions; bytes that none has are removed later.")
                     return
-                with self._core.database.read() as tx:
+                with self._core.database.read(self._namespace) as tx:
                     unnamed = versions.unnamed(tx, self._namespace, digests)
                 self.freed_bytes += sum(workspace.drop(content_place(each)) for each in unnamed)
 
@@ -134,7 +134,7 @@ class VersionTidying:
         known: dict[str, tuple[str, int, str]] | None = None
         for place in workspace.kept_by_path():
             if known is None:  # most stores have none, and need not ask for all versions
-                with core.database.read() as tx:
+                with core.database.read(self._namespace) as tx:
                     known = {former_place(*each): each for each in versions.all_kept(tx, self._namespace)}
             with core.files_lock.held(), bytes_held_alone(core.settings.data_dir) as alone:
                 if (version := known.get(place)) is not None:

@@ -60,7 +60,7 @@ class WritingBack(Seeding):
         name, now = told.file.name, times.now()
         text = told.file.text() or ""
         file = self._parsed(told, text)
-        with self._core.database.read() as tx:
+        with self._core.database.read(caller.namespace) as tx:
             stored = seeds.reading(tx, caller.namespace, name)
             reading = seeding.of_json(stored).of(file.sha256)
             standing = seeds.standing(tx, caller.namespace, [entry.id for entry in reading.entries])
@@ -104,7 +104,7 @@ class WritingBack(Seeding):
             for owner, statement in zip(rewritten.owners, rewritten.notes.statements, strict=True)
         )
         coming = Reading(entries, sha256(rewritten.text), reading.source)
-        with self._core.database.write() as tx:
+        with self._core.database.write(caller.namespace) as tx:
             if seeds.reading(reader_of(tx), caller.namespace, name) != stored:
                 raise Conflict(f"{name} was read anew while it was written back. Nothing was written; do it again.")
             self._keep(tx, caller.namespace, name, replace(reading, coming=coming), now)

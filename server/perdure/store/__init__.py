@@ -1,6 +1,7 @@
 """Every SQL statement: one file per noun. Functions take the open transaction and the namespace first."""
 
-from perdure.store.engine import Database, Reader, reader_of
+from perdure.store.engine import FileDatabase
 from perdure.store.fairlock import FairLock
+from perdure.store.port import EVERY, Database, Reader, reader_of
 
-__all__ = ["Database", "FairLock", "Reader", "reader_of"]
+__all__ = ["EVERY", "Database", "FairLock", "FileDatabase", "Reader", "reader_of"]

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 
 from perdure.embedders import Matrix
-from perdure.store.engine import Reader
 from perdure.store.memories import metadata_of, tags_of
+from perdure.store.port import Reader
 from perdure.store.vectors import matrix
 from perdure.tidying import DIGEST, Kept
 
@@ -21,11 +21,11 @@ FROM memory WHERE namespace = :namespace AND forgotten_at IS NULL AND archived_a
 
 # A long text has several vectors, none of which tells what the whole says.
 LONE_VECTORS = """
-SELECT p.subject, max(c.embedding), count(*), count(c.embedding)
+SELECT p.id, p.subject, c.embedding
 FROM passage p JOIN chunk c ON c.passage_id = p.id AND c.model = :model
 WHERE p.namespace = :namespace AND p.type = 'memory' AND p.hidden = 0 AND p.superseded_at IS NULL AND p.key IS NULL
   AND (p.expires_at IS NULL OR p.expires_at > :now)
-GROUP BY p.id ORDER BY p.at, p.seq
+ORDER BY p.at, p.seq, p.id
 """
 
 
@@ -43,9 +43,11 @@ def lone_vectors(reader: Reader, namespace: str, now: str, *, model: int) -> tup
     The vectors are (n, dimensions), None for no memory; the number is of those whose vector is pending.
     """
     values = {"namespace": namespace, "now": now, "model": model}
-    rows = reader.execute(LONE_VECTORS, values).fetchall()
-    found = [(id, embedding) for id, embedding, pieces, embedded in rows if pieces == embedded == 1]
-    pending = sum(embedded < pieces for _, _, pieces, embedded in rows)
+    passages: dict[tuple[int, str], list[bytes | None]] = {}
+    for passage, id, embedding in reader.execute(LONE_VECTORS, values):
+        passages.setdefault((passage, id), []).append(embedding)
+    found = [(id, pieces[0]) for (_, id), pieces in passages.items() if len(pieces) == 1 and pieces[0] is not None]
+    pending = sum(None in pieces for pieces in passages.values())
     return [id for id, _ in found], matrix([row[1] for row in found]) if found else None, pending
 
 

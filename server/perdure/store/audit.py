@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 from sqlmodel import Session
 
-from perdure.store.engine import AUDITED, Reader, reader_of
+from perdure.store.catalogue import has_table, last_given
+from perdure.store.port import AUDITED, Reader, reader_of
 from perdure.tables import EpisodeRow
 
+NOTED = "perdure_noted"  # in the info of a session: the changes to be appended before its commit
 FIRST = "0" * 64  # what the first row has for the hash of the one before
 DONE = "done"
 ERASE = "erase"
@@ -78,21 +80,25 @@ def note_episodes(tx: Session, rows: Sequence[EpisodeRow]) -> None:
             if changes and (changes[-1].tool, changes[-1].target) == (tool, row.thread):
                 continue
         changes.append(change)
-    append(reader_of(tx), changes)
+    tx.info.setdefault(NOTED, []).extend(changes)
 
 
 def note(tx: Session, change: Change) -> None:
     """Note one change that has no episode, unless the settings switch the audit off."""
     if tx.info.get(AUDITED):
-        append(reader_of(tx), [change])
+        tx.info.setdefault(NOTED, []).append(change)
 
 
-def append(reader: Reader, changes: Iterable[Change]) -> None:
-    """Add rows to the end of the chain, within a write."""
+def append_noted(tx: Session) -> None:
+    """Append what was noted in a write, as its last step: the end of the chain is one for all writers."""
+    if changes := tx.info.pop(NOTED, None):
+        _append(reader_of(tx), changes)
+
+
+def _append(reader: Reader, changes: Iterable[Change]) -> None:
     last = reader.execute("SELECT id, hash FROM audit ORDER BY id DESC LIMIT 1").fetchone()
     # Numbers are not given twice: a row that was cut off at the end leaves a gap behind.
-    given = reader.execute("SELECT seq FROM sqlite_sequence WHERE name = 'audit'").fetchone()
-    id, previous = max(given[0] if given else 0, last[0] if last else 0), last[1] if last else FIRST
+    id, previous = max(last_given(reader, "audit"), last[0] if last else 0), last[1] if last else FIRST
     for change in changes:
         id += 1
         salt = secrets.token_hex(16) if change.target is not None else None
@@ -116,7 +122,7 @@ def rows(reader: Reader, *, namespace: str | None, after: int = 0, limit: int = 
 
 def newest(reader: Reader, *, namespace: str | None, limit: int) -> list[Noted]:
     """Return the last rows, the newest first."""
-    where = "1" if namespace is None else "namespace = :namespace"
+    where = "1 = 1" if namespace is None else "namespace = :namespace"
     statement = f"SELECT {COLUMNS} FROM audit WHERE {where} ORDER BY id DESC LIMIT :limit"
     return [Noted(*row) for row in reader.execute(statement, {"namespace": namespace, "limit": limit})]
 
@@ -132,7 +138,7 @@ def withhold(reader: Reader, namespace: str, threads: Sequence[str], *, whole: b
 
 def is_there(reader: Reader) -> bool:
     """Return whether a database has an audit: a copy of an older schema has none."""
-    return reader.execute("SELECT 1 FROM sqlite_master WHERE name = 'audit'").fetchone() is not None
+    return has_table(reader, "audit")
 
 
 def verify(reader: Reader, *, head: str | None = None) -> Verified:
@@ -155,9 +161,8 @@ def verify(reader: Reader, *, head: str | None = None) -> Verified:
         if row.tool == ERASE:
             erased[row.namespace] = row.id
         previous, number, seen = row.hash, row.id, seen or row.hash == head
-    given = reader.execute("SELECT seq FROM sqlite_sequence WHERE name = 'audit'").fetchone()
-    if given and given[0] > number:
-        problems.append(f"{_between(number, given[0] + 1)} missing at the end")
+    if (given := last_given(reader, "audit")) > number:
+        problems.append(f"{_between(number, given + 1)} missing at the end")
     for namespace, id in withheld.items():
         if erased.get(namespace, 0) < id:
             problems.append(f"row {id} has lost its target, and no erasure in {namespace} came after it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perdure.store.engine import Reader
+from perdure.store.port import Reader
 
 # Archived memories are of no conversation any more; what has expired, was forgotten or replaced does not hold.
 IN_FORCE = (

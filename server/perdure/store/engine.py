@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import sqlite3
 import threading
 from collections.abc import Generator
@@ -17,17 +16,14 @@ from sqlmodel import Session
 
 from perdure import archive, migrations
 from perdure.errors import Damaged, Unavailable
-from perdure.store import health, log, trouble
+from perdure.store import audit, erasure, health, log, trouble
 from perdure.store.fairlock import FairLock
 from perdure.store.place import Place
+from perdure.store.port import AUDITED, Reader, is_sqlite
 from perdure.store.reserve import Reserve
-
-Reader = sqlite3.Connection
-"""An open transaction to read in; given by Database.read, or by reader_of within a write."""
 
 BUSY_TIMEOUT_MS = 5_000  # a lock that somebody takes past ours
 CHECK_S = 5.0  # for looking whether a page that could not be read is damaged; some hundred megabytes
-AUDITED = "perdure_audited"  # in the info of a session
 READ_AGAIN_TIMES = 3  # without a commit between: then a disk that fails time and again is not trusted with a write
 
 PRAGMAS = (
@@ -42,7 +38,7 @@ PRAGMAS = (
 READ_PRAGMAS = (f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}", "PRAGMA query_only=ON", "PRAGMA trusted_schema=OFF")
 
 
-class Database:
+class FileDatabase:
     """perdure.db in a data directory: any number of processes and threads read and write it at once.
 
     Where it cannot be written it is read all the same; each write tries again whether it can be.
@@ -56,7 +52,7 @@ class Database:
         self._audited = audited
         self._place = Place(directory, record)
         self._place.prepare()
-        self.path = self._place.path
+        self.directory, self.path = directory, self._place.path
         self._lock = FairLock(directory / "write.lock")
         self._reserve = Reserve(directory)
         self._damage: Damaged | None = None
@@ -71,6 +67,20 @@ class Database:
     def read_only(self) -> str | None:
         """Why nothing can be written, or None."""
         return self._read_only if self._damage is None else str(self._damage)
+
+    @property
+    def bytes(self) -> int:
+        """The size of the file."""
+        return self.path.stat().st_size
+
+    @property
+    def engine(self) -> str:
+        return f"SQLite {sqlite3.sqlite_version}"
+
+    def schema(self, reader: Reader) -> str | None:
+        """Return the revision of the schema, None for an empty database."""
+        assert is_sqlite(reader)
+        return migrations.schema_version(reader)
 
     def check_place(self) -> None:
         """Raise Unavailable unless the data directory is still the one that was opened."""
@@ -150,11 +160,12 @@ class Database:
             self._place.refuse_lost()
         with self._write(full_sync=True) as session:
             # Nobody writes meanwhile, so the copy holds all that the step finds.
-            archive.save_before_step(self.path, migrations.schema_version(reader_of(session)))
-            migrations.upgrade(session.connection())
+            connection = session.connection()
+            archive.save_before_step(self.path, migrations.schema_version(_driver_of(connection)))
+            migrations.upgrade(connection)
 
     @contextlib.contextmanager
-    def read(self) -> Generator[Reader]:
+    def read(self, *_namespaces: str) -> Generator[sqlite3.Connection]:
         """One consistent view, on the driver's own connection: SQLAlchemy's layers cost ten times the reads."""
         with self._watched():
             pooled = self._engine.raw_connection()
@@ -167,7 +178,7 @@ class Database:
                 pooled.close()  # rolls back, and goes back to the pool
 
     @contextlib.contextmanager
-    def write(self, *, spend_reserve: bool = False) -> Generator[Session]:
+    def write(self, *_namespaces: str, spend_reserve: bool = False) -> Generator[Session]:
         """One transaction: committed and synced to disk when the block ends, rolled back when it raises.
 
         `spend_reserve` is for what makes less of what is stored: on a full disk it takes the room set aside for it.
@@ -176,7 +187,7 @@ class Database:
             yield session
 
     @contextlib.contextmanager
-    def write_derived(self) -> Generator[Session]:
+    def write_derived(self, *_namespaces: str) -> Generator[Session]:
         """Like write, but the commit may be lost in a power failure: for what can be made again from the text."""
         with self._write(full_sync=False) as session:
             yield session
@@ -194,12 +205,12 @@ class Database:
             connection = plain.execution_options(perdure_writes=True, perdure_full_sync=full_sync)
             with Session(connection, expire_on_commit=False, info={AUDITED: self._audited}) as session:
                 yield session
+                audit.append_noted(session)
                 self._place.check()  # last, so that nothing is acknowledged into a file that nobody will find
-                self._commit(session, reader_of(session))
+                self._commit(session, _driver_of(session.connection()))
 
-    @contextlib.contextmanager
-    def alone(self) -> Generator[sqlite3.Connection]:
-        """Hold the write lock without a transaction: for statements that SQLite takes outside of one alone."""
+    def rewrite(self) -> None:
+        """Write the file anew, with nothing in it but what is stored. Raises Unavailable while it is being read."""
         self._place.check()
         self._require_writable()
         with (
@@ -209,7 +220,7 @@ class Database:
         ):
             for pragma in PRAGMAS:
                 driver.execute(pragma)
-            yield driver
+            erasure.rewrite_pages(driver)
 
     def _commit(self, session: Session, driver: sqlite3.Connection) -> None:
         try:
@@ -280,26 +291,17 @@ class Database:
         self._engine.dispose()
 
 
-def reader_of(tx: Session) -> Reader:
-    """Return the driver's connection of an open write transaction, which sees what it wrote."""
-    return _driver_of(tx.connection())
-
-
 def _driver_of(connection: Connection) -> sqlite3.Connection:
     driver = connection.connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
     return driver
 
 
-def new_token(generation: int) -> str:
-    """Return the name of a generation of the index; random, so that a stale copy is not taken for the present one."""
-    return f"g{generation:06d}-{secrets.token_hex(6)}"
-
-
 def _engine_of(place: Place, *, read_only: bool) -> Engine:
     # A reader of a disk that is not written sees each time anew whether there is a log to read.
-    pool = NullPool if read_only else QueuePool
-    engine = create_engine("sqlite://", creator=lambda: place.connect(read_only=read_only), poolclass=pool)
+    # Else the connection that was used last serves first, so that few of them fill their page caches.
+    pool: dict[str, Any] = {"poolclass": NullPool} if read_only else {"poolclass": QueuePool, "pool_use_lifo": True}
+    engine = create_engine("sqlite://", creator=lambda: place.connect(read_only=read_only), **pool)
 
     @event.listens_for(engine, "connect")
     def prepare(dbapi_connection: Any, _record: Any) -> None:  # pyright: ignore[reportUnusedFunction]  # Any: the driver's own types

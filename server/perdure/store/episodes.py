@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sqlmodel import Session, col, select
 
 from perdure.store import audit
-from perdure.store.engine import Reader
+from perdure.store.port import Reader
 from perdure.tables import EpisodeRow, IdempotencyRow
 from perdure.types import Episode, ThreadInfo
 
@@ -76,7 +76,7 @@ def load(reader: Reader, namespace: str, numbers: Sequence[int]) -> dict[int, Ep
     """Return the episodes with these sequence numbers that belong to the namespace."""
     rows = reader.execute(
         "SELECT seq, at, kind, agent, role, name, content, subject, thread FROM episode"
-        " WHERE seq IN (SELECT value FROM json_each(?)) AND +namespace = ?",
+        " WHERE seq IN (SELECT value AS number FROM json_each(?)) AND +namespace = ?",
         (json.dumps(list(numbers)), namespace),
     )
     return {row[0]: Episode(*row) for row in rows}
@@ -85,8 +85,7 @@ def load(reader: Reader, namespace: str, numbers: Sequence[int]) -> dict[int, Ep
 THREADS = """
 SELECT max(seq) AS last_seq, thread, count(*), min(at) AS first_at, max(at) AS last_at
 FROM episode WHERE namespace = :namespace AND thread IS NOT NULL AND seq <= :until_seq GROUP BY thread
-HAVING (:after IS NULL OR last_seq {follows} :after)
-   AND (:since IS NULL OR last_at >= :since) AND (:until IS NULL OR first_at < :until)
+HAVING {terms}
 ORDER BY last_seq {order} LIMIT :limit
 """
 
@@ -106,8 +105,15 @@ def threads(
 
     Episodes after `until_seq` do not count, so that a thread that goes on between two pages keeps its place.
     """
+    terms = ["count(*) > 0"]
+    if after is not None:
+        terms.append(f"max(seq) {'<' if newest_first else '>'} :after")
+    if since is not None:
+        terms.append("max(at) >= :since")
+    if until is not None:
+        terms.append("min(at) < :until")
     rows = reader.execute(
-        THREADS.format(follows="<" if newest_first else ">", order="DESC" if newest_first else "ASC"),
+        THREADS.format(terms=" AND ".join(terms), order="DESC" if newest_first else "ASC"),
         {
             "namespace": namespace,
             "until_seq": until_seq,

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from perdure.errors import Unavailable
-from perdure.store.engine import Reader
+from perdure.store.catalogue import has_table
+from perdure.store.port import Reader
 
 CHECKPOINT_S = 30.0  # for readers to let go of the log; each of ours takes far less
 RETRY_S = 0.05
@@ -112,7 +113,7 @@ def _mark_digests(reader: Reader, values: dict[str, object]) -> None:
     doomed = {row[0] for row in reader.execute("SELECT id FROM doomed_memory")}
     for id, told in reader.execute(DIGESTS, values).fetchall():
         if not doomed.isdisjoint(str(told).split()):
-            reader.execute("INSERT OR IGNORE INTO doomed_memory VALUES (?)", (id,))
+            reader.execute("INSERT INTO doomed_memory VALUES (?) ON CONFLICT DO NOTHING", (id,))
 
 
 def marked_memories(reader: Reader) -> dict[str, str]:
@@ -165,7 +166,7 @@ def texts_of_passages(reader: Reader, scope: Scope) -> Iterator[Text]:
 
 def _texts(reader: Reader, scope: Scope, sources: Sequence[tuple[str, str, tuple[str, ...]]]) -> Iterator[str]:
     for table, where, columns in sources:
-        if not _has(reader, table):
+        if not has_table(reader, table):
             continue
         rows = reader.execute(f"SELECT {', '.join(columns)} FROM {table} WHERE {where}", _values(scope))
         for row in rows:
@@ -223,7 +224,7 @@ def remove_passages(reader: Reader) -> Counter[str]:
     vectors = "SELECT count(*) FROM chunk WHERE embedding IS NOT NULL AND passage_id IN (SELECT id FROM doomed_passage)"
     counts = Counter({"embeddings": reader.execute(vectors).fetchone()[0]})
     for _, table, where in _ROWS:
-        if _has(reader, table):
+        if has_table(reader, table):
             reader.execute(f"DELETE FROM {table} WHERE {where}")
     return counts
 
@@ -233,7 +234,7 @@ def remove(reader: Reader, scope: Scope) -> Counter[str]:
     counts, values = remove_passages(reader), _values(scope)
     steps = (*_ROWS_THEN, *(_ROWS_OF_ALL if scope.whole else ()), *_ROWS_LAST)
     for name, table, where in steps:
-        if _has(reader, table):
+        if has_table(reader, table):
             rows = reader.execute(f"DELETE FROM {table} WHERE {where}", values).rowcount
             counts.update({name: rows} if name is not None else {})
     if scope.whole:
@@ -351,7 +352,3 @@ def stored(reader: Reader) -> Iterator[Stored]:
             values = (value if isinstance(value, bytes) else str(value).encode() for value in row if value is not None)
             named = "" if name is None else str(row[name])
             yield Stored(table, None if space is None else row[space], named, b"\0".join(values))
-
-
-def _has(reader: Reader, table: str) -> bool:
-    return reader.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None

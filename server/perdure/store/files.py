@@ -6,15 +6,13 @@ from dataclasses import asdict, dataclass
 
 from sqlmodel import Session
 
-from perdure.store.engine import Reader
+from perdure.store.catalogue import has_column
+from perdure.store.port import Reader
 from perdure.store.unsearched import GONE
 from perdure.tables import FileRow, FileVersionRow
 from perdure.types import FileEvent
 
 REMOVING, REMOVED = -1, -2  # in the place of a time: the bytes may still be in their place, or are known to be gone
-
-
-KNOWS_PRUNING = "SELECT 1 FROM pragma_table_info('file_version') WHERE name = 'pruned_at'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ def pruned_at(reader: Reader, namespace: str, path: str, version: int) -> str | 
 def history(reader: Reader, namespace: str, path: str) -> list[StoredVersion]:
     """Return every version of a file, the oldest first."""
     # A backup reads a store as it is, also one of a schema without it.
-    pruned = "pruned_at" if reader.execute(KNOWS_PRUNING).fetchone() else "NULL"
+    pruned = "pruned_at" if has_column(reader, "file_version", "pruned_at") else "NULL"
     statement = (
         f"SELECT version, bytes, sha256, at, seq, {pruned} FROM file_version WHERE namespace = ? AND path = ?"
         " ORDER BY version"

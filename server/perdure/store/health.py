@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perdure.store.engine import Reader  # which has its pages examined here
+    from perdure.store.port import Reader  # which has its pages examined here
 
 STEPS = 10_000  # of SQLite's machine between two looks at the clock: about a millisecond
 MOST_PROBLEMS = 5
@@ -23,7 +23,7 @@ class Checked:
     whole: bool
 
 
-def check_pages(reader: Reader, deadline_s: float) -> Checked:
+def check_pages(reader: sqlite3.Connection, deadline_s: float) -> Checked:
     """Have SQLite look at every page, for `deadline_s` at most. Raises sqlite3.DatabaseError for what stops it."""
     until = time.monotonic() + deadline_s
     reader.set_progress_handler(lambda: time.monotonic() > until, STEPS)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import update
 from sqlmodel import Session, col, or_, select
 
-from perdure.store.engine import Reader
+from perdure.store.port import Reader
 from perdure.tables import MemoryRow, MemoryTagRow, PassageRow
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from sqlalchemy import insert, text
+from sqlalchemy import insert
 from sqlmodel import Session, col, select
 
 from perdure.embedders import Matrix, Vector
-from perdure.store import vectors
-from perdure.store.engine import Reader, reader_of
+from perdure.store import full_text, vectors
+from perdure.store.port import Reader, reader_of
 from perdure.store.vectors import IN_FORCE, matrix
 from perdure.tables import ChunkRow, PassageRow
 from perdure.types import Span
-from perdure.words import Term, index_form, indexed_words, match_expression
-
-BODY_WEIGHT, CONTEXT_WEIGHT = 1.0, 0.25  # measured on conversations: neighbours help most at a quarter of the weight
+from perdure.words import Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +91,7 @@ def add(tx: Session, passages: Sequence[NewPassage]) -> list[list[int]]:
     chunks = _add_pieces(tx, passages, state.in_force)
     if state.next is not None:
         _add_pieces(tx, passages, state.next)
-    tx.connection().execute(
-        text("INSERT INTO passage_fts (rowid, body, context, namespace) VALUES (:id, :body, :context, :namespace)"),
-        [
-            {
-                "id": passage.row.id,
-                "body": index_form(passage.body),
-                "context": index_form(passage.context),
-                "namespace": namespace_word(passage.row.namespace),
-            }
-            for passage in passages
-        ],
-    )
+    full_text.add(reader_of(tx), [(each.row.id or 0, each.row.namespace, each.body, each.context) for each in passages])
     return chunks
 
 
@@ -125,10 +111,7 @@ def _add_pieces(tx: Session, passages: Sequence[NewPassage], model: vectors.Mode
 
 def set_context(tx: Session, passage_id: int, context: str) -> None:
     """Replace the neighbours a passage is also found by."""
-    tx.connection().execute(
-        text("UPDATE passage_fts SET context = :context WHERE rowid = :id"),
-        {"context": index_form(context), "id": passage_id},
-    )
+    full_text.set_context(reader_of(tx), passage_id, context)
 
 
 def of_subject(tx: Session, namespace: str, type: str, subject: str) -> list[PassageRow]:
@@ -141,7 +124,8 @@ def of_subject(tx: Session, namespace: str, type: str, subject: str) -> list[Pas
 def paths(reader: Reader, ids: Sequence[int]) -> dict[int, tuple[str, str]]:
     """Return namespace and path of those passages that are of files."""
     statement = (
-        "SELECT id, namespace, subject FROM passage WHERE type = 'file' AND id IN (SELECT value FROM json_each(?))"
+        "SELECT id, namespace, subject FROM passage WHERE type = 'file'"
+        " AND id IN (SELECT value AS number FROM json_each(?))"
     )
     return {id: (namespace, path) for id, namespace, path in reader.execute(statement, (json.dumps(ids),))}
 
@@ -154,24 +138,20 @@ def any_of(reader: Reader, namespace: str, type: str, subject: str) -> bool:
 
 def remove(tx: Session, namespace: str, type: str, subject: str) -> None:
     """Take the passages of a subject out of recall; their chunks stay as tombstones until the index dropped them."""
-    connection = tx.connection()
-    ids = json.dumps(
-        connection.execute(
-            text("SELECT id FROM passage WHERE namespace = :namespace AND type = :type AND subject = :subject"),
-            {"namespace": namespace, "type": type, "subject": subject},
-        )
-        .scalars()
-        .all()
+    reader = reader_of(tx)
+    found = reader.execute(
+        "SELECT id FROM passage WHERE namespace = ? AND type = ? AND subject = ?", (namespace, type, subject)
     )
+    ids = json.dumps([id for (id,) in found])
     for statement in (
         # No index was ever given what has no vector.
-        "DELETE FROM chunk WHERE embedding IS NULL AND passage_id IN (SELECT value FROM json_each(:ids))",
+        "DELETE FROM chunk WHERE embedding IS NULL AND passage_id IN (SELECT value AS number FROM json_each(?))",
         "UPDATE chunk SET deleted = 1, embedding = NULL, passage_id = NULL"
-        " WHERE passage_id IN (SELECT value FROM json_each(:ids))",
-        "DELETE FROM passage_fts WHERE rowid IN (SELECT value FROM json_each(:ids))",
-        "DELETE FROM passage WHERE id IN (SELECT value FROM json_each(:ids))",
+        " WHERE passage_id IN (SELECT value AS number FROM json_each(?))",
+        "DELETE FROM passage_fts WHERE rowid IN (SELECT value AS number FROM json_each(?))",
+        "DELETE FROM passage WHERE id IN (SELECT value AS number FROM json_each(?))",
     ):
-        connection.execute(text(statement), {"ids": ids})
+        reader.execute(statement, (ids,))
 
 
 def count(reader: Reader, namespace: str, reach: Reach, *, filtered: bool) -> dict[str, int]:
@@ -252,37 +232,7 @@ def search_words(
     if not terms:
         return []
     where, values = reach.sql(namespace, by_id=True)
-    match = f"({match_expression(terms)})"
-    if most is not None and (rarer := _rarer(reader, terms, most)):
-        match = f"({match_expression(rarer)}) AND {match}"
-    match = f"{{body context}} : ({match})"
-    if _shared(reader, namespace):
-        match += f' AND namespace : "{namespace_word(namespace)}"'
-    rank = f"bm25(passage_fts, {BODY_WEIGHT}, {CONTEXT_WEIGHT}, 0.0)"
-    return reader.execute(
-        f"SELECT p.id, -{rank} AS score FROM passage_fts JOIN passage p ON p.id = passage_fts.rowid"
-        f" WHERE passage_fts MATCH :match AND {where} ORDER BY score DESC, p.id LIMIT :k",
-        {**values, "match": match, "k": k},
-    ).fetchall()
-
-
-def _rarer(reader: Reader, terms: Sequence[Term], most: int) -> list[Term]:
-    """Return the rarest terms that stand in `most` passages together, one at least; none if all do."""
-    words = {word: term for term in terms for word in indexed_words(term)}
-    having = dict.fromkeys(terms, 0)
-    for word, count in reader.execute(
-        "SELECT term, doc FROM passage_vocab WHERE term IN (SELECT value FROM json_each(?))", (json.dumps(list(words)),)
-    ):
-        having[words[word]] += count
-    if sum(having.values()) <= most:
-        return []
-    rarer: list[Term] = []
-    for term in sorted(terms, key=having.__getitem__):
-        if rarer and having[term] > most:
-            break
-        rarer.append(term)
-        most -= having[term]
-    return rarer
+    return full_text.search(reader, namespace, terms, where, values, k, most=most)
 
 
 def search_exact(
@@ -325,7 +275,7 @@ def search_exact(
 
 def count_passages(reader: Reader, chunks: Iterable[int]) -> int:
     """Return how many passages the chunks are pieces of."""
-    statement = "SELECT count(DISTINCT passage_id) FROM chunk WHERE id IN (SELECT value FROM json_each(?))"
+    statement = "SELECT count(DISTINCT passage_id) FROM chunk WHERE id IN (SELECT value AS number FROM json_each(?))"
     return reader.execute(statement, (json.dumps(list(chunks)),)).fetchone()[0]
 
 
@@ -351,8 +301,8 @@ class Candidate:
 
 CANDIDATES = """
 WITH wanted (id) AS (
-    SELECT value FROM json_each(:passages)
-    UNION SELECT passage_id FROM chunk WHERE id IN (SELECT value FROM json_each(:chunks))
+    SELECT value AS number FROM json_each(:passages)
+    UNION SELECT passage_id FROM chunk WHERE id IN (SELECT value AS number FROM json_each(:chunks))
 )
 SELECT p.id, p.type, p.thread, p.author, p.words, p.at || printf('#%019d', p.seq), p.key, p.superseded_at,
        CASE WHEN p.words > :long THEN NULL WHEN p.type = 'memory' THEN m.content
@@ -363,7 +313,7 @@ LEFT JOIN memory m ON p.type = 'memory' AND m.id = p.subject
 LEFT JOIN episode e ON p.type = 'turn' AND e.seq = p.seq
 LEFT JOIN chunk c ON c.passage_id = p.id AND c.model = :model
 WHERE {where}
-ORDER BY c.id
+ORDER BY c.id NULLS FIRST
 """
 
 
@@ -412,7 +362,7 @@ def subjects_of(reader: Reader, chunks: Iterable[int]) -> dict[int, str]:
     return dict(
         reader.execute(
             "SELECT c.id, p.subject FROM chunk c JOIN passage p ON p.id = c.passage_id"
-            " WHERE c.id IN (SELECT value FROM json_each(?)) AND p.hidden = 0",
+            " WHERE c.id IN (SELECT value AS number FROM json_each(?)) AND p.hidden = 0",
             (json.dumps(list(chunks)),),
         )
     )
@@ -430,7 +380,8 @@ def sample(reader: Reader, namespace: str, n: int, *, model: int) -> Matrix | No
         return None
     chosen = json.dumps(ids[:: max(1, len(ids) // n)][:n])
     rows = reader.execute(
-        "SELECT embedding FROM chunk WHERE id IN (SELECT value FROM json_each(?)) AND embedding IS NOT NULL", (chosen,)
+        "SELECT embedding FROM chunk WHERE embedding IS NOT NULL AND id IN (SELECT value AS number FROM json_each(?))",
+        (chosen,),
     )
     return matrix([row[0] for row in rows])
 
@@ -441,9 +392,9 @@ def authors(reader: Reader, namespace: str) -> list[str]:
 
 
 def note_authors(tx: Session, namespace: str, names: Iterable[str]) -> None:
-    tx.connection().execute(
-        text("INSERT OR IGNORE INTO author (namespace, name) VALUES (:namespace, :name)"),
-        [{"namespace": namespace, "name": name} for name in set(names)],
+    reader_of(tx).executemany(
+        "INSERT INTO author (namespace, name) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        [(namespace, name) for name in sorted(set(names))],
     )
 
 
@@ -467,19 +418,7 @@ def load(reader: Reader, namespace: str, ids: Sequence[int]) -> dict[int, Found]
     """Return the passages that belong to the namespace."""
     rows = reader.execute(
         "SELECT id, type, subject, seq, at, version, first_line, last_line, text, place FROM passage"
-        " WHERE id IN (SELECT value FROM json_each(?)) AND +namespace = ?",
+        " WHERE id IN (SELECT value AS number FROM json_each(?)) AND +namespace = ?",
         (json.dumps(list(ids)), namespace),
     )
     return {row[0]: Found(*row) for row in rows}
-
-
-def namespace_word(namespace: str) -> str:
-    """Return the word that stands for a namespace in the full-text table."""
-    return "n" + hashlib.sha256(namespace.encode()).hexdigest()[:16]
-
-
-def _shared(reader: Reader, namespace: str) -> bool:
-    # With one namespace in the file the extra word would only cost time: it stands in every row.
-    # Two queries in one, because SQLite finds one minimum or maximum in the index, but walks it all for both.
-    ends = "SELECT (SELECT min(namespace) FROM passage), (SELECT max(namespace) FROM passage)"
-    return reader.execute(ends).fetchone() != (namespace, namespace)

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from perdure.store.engine import Reader
 from perdure.store.memories import tags_of
 from perdure.store.passages import Reach
+from perdure.store.port import Reader
 from perdure.types import Episode, HitType
 
 SECONDS = 1.0  # of reading; a row takes some microseconds

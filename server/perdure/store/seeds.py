@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import delete, text
+from sqlalchemy import delete
 from sqlmodel import Session, col
 
-from perdure.store.engine import Reader, reader_of
 from perdure.store.memories import metadata_of, tags_of
+from perdure.store.port import Reader, reader_of
 from perdure.tables import MemoryRow, MemoryTagRow, ReadingRow
 
 FILE, LINE = "file", "line"  # metadata of a memory that a file made
@@ -132,11 +132,9 @@ def place(tx: Session, namespace: str, moved: Iterable[tuple[str, str, str, int]
     ]
     if not values:
         return
-    tx.connection().execute(
-        text(
-            "UPDATE memory SET metadata = json_set(metadata, '$.file', :file, '$.line', :line)"
-            " WHERE id = :id AND namespace = :namespace AND json_extract(metadata, '$.file') = :former"
-        ),
+    reader_of(tx).executemany(
+        "UPDATE memory SET metadata = json_set(metadata, '$.file', :file, '$.line', :line)"
+        " WHERE id = :id AND namespace = :namespace AND json_extract(metadata, '$.file') = :former",
         values,
     )
 

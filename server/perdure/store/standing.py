@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from perdure.store.engine import Reader
 from perdure.store.memories import tags_of
+from perdure.store.port import Reader
 from perdure.store.vectors import IN_FORCE
-from perdure.words import Term, match_expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ STANDING = f"""
 SELECT p.id, p.type, p.subject, p.at, p.thread, p.key, p.kind,
        CASE WHEN m.forgotten_at IS NOT NULL THEN 'forgotten' WHEN m.archived_at IS NOT NULL THEN 'archived' END,
        p.superseded_at, p.expires_at,
-       CASE p.type WHEN 'memory' THEN iif(m.forgotten_at IS NULL, m.content, NULL)
+       CASE p.type WHEN 'memory' THEN (CASE WHEN m.forgotten_at IS NULL THEN m.content END)
             WHEN 'turn' THEN e.content ELSE p.text END,
        m.superseded_by, m.tags,
        (SELECT json_group_array(c.id) FROM chunk c WHERE c.passage_id = p.id AND c.model = {IN_FORCE}),
@@ -70,13 +69,6 @@ def _read(reader: Reader, which: str, values: dict[str, object]) -> list[Standin
         fields += [tags_of(tags), frozenset(json.loads(chunks)), pending]
         found.append(Standing(*fields))
     return found
-
-
-def has_term(reader: Reader, id: int, term: Term) -> bool:
-    """Return whether the passage, or the neighbours it is also found by, has the term as the index of words sees it."""
-    statement = "SELECT 1 FROM passage_fts WHERE passage_fts MATCH ? AND rowid = ?"
-    match = f"{{body context}} : ({match_expression([term])})"
-    return reader.execute(statement, (match, id)).fetchone() is not None
 
 
 def successors(reader: Reader, namespace: str, memory_id: str) -> list[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import text
 from sqlmodel import Session
 
-from perdure.store.engine import Reader
+from perdure.store.port import Reader, reader_of
 from perdure.tables import StateRow
 
 
@@ -59,9 +58,9 @@ def versions(reader: Reader, namespace: str, key: str, limit: int) -> list[Store
 
 def put(tx: Session, row: StateRow) -> None:
     """Add a key's next version; the one before it held until now."""
-    tx.connection().execute(
-        text("UPDATE state SET replaced_at = :at WHERE namespace = :namespace AND key = :key AND replaced_at IS NULL"),
-        {"at": row.at, "namespace": row.namespace, "key": row.key},
+    reader_of(tx).execute(
+        "UPDATE state SET replaced_at = ? WHERE namespace = ? AND key = ? AND replaced_at IS NULL",
+        (row.at, row.namespace, row.key),
     )
     tx.add(row)
     tx.flush()

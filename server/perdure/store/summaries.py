@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import text
 from sqlmodel import Session
 
-from perdure.store.engine import Reader
+from perdure.store.port import Reader, reader_of
 from perdure.tables import SummaryRow
 from perdure.types import Episode, Source
 
@@ -58,12 +57,9 @@ def of_episodes(reader: Reader, namespace: str, numbers: Sequence[int]) -> dict[
 
 def put(tx: Session, row: SummaryRow) -> None:
     """Add a summary; the one in force of its thread was in force until now."""
-    tx.connection().execute(
-        text(
-            "UPDATE summary SET replaced_at = :at"
-            " WHERE namespace = :namespace AND thread = :thread AND replaced_at IS NULL"
-        ),
-        {"at": row.at, "namespace": row.namespace, "thread": row.thread},
+    reader_of(tx).execute(
+        "UPDATE summary SET replaced_at = ? WHERE namespace = ? AND thread = ? AND replaced_at IS NULL",
+        (row.at, row.namespace, row.thread),
     )
     tx.add(row)
     tx.flush()
@@ -153,7 +149,7 @@ def spent(reader: Reader, day: str) -> int:
 def spend(reader: Reader, day: str, tokens: int) -> None:
     """Add to what was used on a day, within a write; fewer than none takes back what was reserved."""
     reader.execute(
-        "INSERT INTO spending (day, tokens) VALUES (?, max(0, ?))"
-        " ON CONFLICT (day) DO UPDATE SET tokens = max(0, tokens + ?)",
-        (day, tokens, tokens),
+        "INSERT INTO spending (day, tokens) VALUES (?, ?) ON CONFLICT (day) DO UPDATE SET tokens ="
+        " CASE WHEN spending.tokens + ? < 0 THEN 0 ELSE spending.tokens + ? END",
+        (day, max(0, tokens), tokens, tokens),
     )

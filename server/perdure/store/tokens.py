@@ -6,10 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import text
 from sqlmodel import Session
 
-from perdure.store.engine import Reader
+from perdure.store.port import Reader, reader_of
 from perdure.tables import TokenRow
 from perdure.tokens import Token
 
@@ -53,19 +52,19 @@ def add(tx: Session, token: Token, digest: str) -> None:
 def revoke(tx: Session, id: str, at: str) -> None:
     """Note since when a token is refused; the first time counts."""
     statement = "UPDATE token SET revoked_at = :at WHERE id = :id AND revoked_at IS NULL"
-    tx.connection().execute(text(statement), {"id": id, "at": at})
+    reader_of(tx).execute(statement, {"id": id, "at": at})
 
 
 def give_way(tx: Session, id: str, *, to: str, expires_at: str) -> None:
     """Note which token follows one, and until when that one holds."""
     statement = "UPDATE token SET rotated_to = :to, expires_at = :expires_at WHERE id = :id"
-    tx.connection().execute(text(statement), {"id": id, "to": to, "expires_at": expires_at})
+    reader_of(tx).execute(statement, {"id": id, "to": to, "expires_at": expires_at})
 
 
 def used(tx: Session, id: str, at: str) -> None:
     """Note when a token was used last."""
     statement = "UPDATE token SET used_at = :at WHERE id = :id AND (used_at IS NULL OR used_at < :at)"
-    tx.connection().execute(text(statement), {"id": id, "at": at})
+    reader_of(tx).execute(statement, {"id": id, "at": at})
 
 
 def _token(row: Sequence[Any]) -> Token:  # Any: the driver's columns

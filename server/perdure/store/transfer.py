@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from perdure.store.engine import Reader
+from perdure.store.catalogue import last_given
+from perdure.store.port import Reader
 
 Row = dict[str, Any]  # Any: whatever the columns hold
 
@@ -52,8 +53,7 @@ class Numbers:
         reader.execute("CREATE TEMP TABLE here_before (seq INTEGER PRIMARY KEY, recorded_at TEXT)")
         reader.execute("CREATE INDEX temp.here_before_by_time ON here_before (recorded_at)")
         reader.execute("CREATE TEMP TABLE renumbered (old INTEGER PRIMARY KEY, new INTEGER)")
-        found = reader.execute("SELECT seq FROM sqlite_sequence WHERE name = 'episode'").fetchone()
-        self._newest: int = found[0] if found else 0
+        self._newest = last_given(reader, "episode")
 
     def begin(self, namespace: str) -> None:
         """Go on with the events of another namespace."""
@@ -101,7 +101,10 @@ class Numbers:
 
     def _note(self, old: int, new: int) -> None:
         if old != new:
-            self._reader.execute("INSERT OR REPLACE INTO temp.renumbered VALUES (?, ?)", (old, new))
+            self._reader.execute(
+                "INSERT INTO temp.renumbered VALUES (?, ?) ON CONFLICT (old) DO UPDATE SET new = excluded.new",
+                (old, new),
+            )
 
     def drop(self) -> None:
         """Remove the temporary tables; a rollback does so too."""

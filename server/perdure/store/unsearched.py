@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlmodel import Session
 
-from perdure.store.engine import Reader, reader_of
+from perdure.store.port import Reader, reader_of
 
 WAITS = "waits to be read"  # a document, which no transaction waits for, or what is hidden now
 GONE = "gone from disk"
@@ -40,7 +40,9 @@ def all_of(reader: Reader, namespace: str) -> dict[str, Mark]:
 def put(tx: Session, namespace: str, mark: Mark) -> None:
     """Note it in the place of what was noted of that path."""
     reader_of(tx).execute(
-        "INSERT OR REPLACE INTO unsearched (namespace, path, bytes, mtime_us, why) VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO unsearched (namespace, path, bytes, mtime_us, why) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (namespace, path) DO UPDATE SET"
+        " bytes = excluded.bytes, mtime_us = excluded.mtime_us, why = excluded.why",
         (namespace, mark.path, mark.bytes, mark.mtime_us, mark.why),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.store.engine import Reader
+from perdure.store.port import Reader
 
 _MEMORIES = "SELECT passages FROM in_reach WHERE namespace = ? AND type = 'memory'"
 # octet_length is younger than the SQLite of many systems.

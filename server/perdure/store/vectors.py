@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
-from sqlalchemy import text
 from sqlmodel import Session
 
 from perdure.embedders import Matrix
@@ -20,7 +19,7 @@ from perdure.endpoint import is_local
 from perdure.errors import Damaged, Unavailable
 from perdure.ranking import CONTEXT_MAX_WORDS
 from perdure.store import trouble
-from perdure.store.engine import Reader, new_token, reader_of
+from perdure.store.port import Reader, new_token, reader_of
 from perdure.tables import IndexStateRow, ModelRow
 
 REFUSALS = 4  # of a chunk; after the last of them, alone, the model is taken not to want it
@@ -150,10 +149,8 @@ def _model(row: ModelRow) -> Model:
 
 def name_model(tx: Session, model: int, name: str, settings: str) -> None:
     """Write down what the model in force is called and how it is opened, unless somebody did already."""
-    tx.connection().execute(
-        text("UPDATE model SET name = :name, settings = :settings WHERE id = :id AND name IS NULL"),
-        {"id": model, "name": name, "settings": settings},
-    )
+    statement = "UPDATE model SET name = ?, settings = ? WHERE id = ? AND name IS NULL"
+    reader_of(tx).execute(statement, (name, settings, model))
 
 
 def new_generation(tx: Session, model: int, after: int, *, to_next: bool = False) -> Model:
@@ -171,7 +168,7 @@ def new_generation(tx: Session, model: int, after: int, *, to_next: bool = False
         row.generation = max(row.generation, row.next_generation) + 1
         row.token = new_token(row.generation)
         # Every tombstone was of an older generation, whose folder goes.
-        tx.connection().execute(text("DELETE FROM chunk WHERE deleted = 1 AND model = :model"), {"model": model})
+        reader_of(tx).execute("DELETE FROM chunk WHERE deleted = 1 AND model = ?", (model,))
         tx.flush()
     return _model(row)
 
@@ -287,12 +284,6 @@ def _leave(tx: Session, row: ModelRow, token: str, backend: str | None, *, to: s
         )
 
 
-def _moment(from_now_s: float = 0) -> str:
-    """Return a time in the stored form."""
-    moment = datetime.now(UTC) + timedelta(seconds=from_now_s)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
-
-
 def part_from_index(database: Path) -> None:
     """Have a copy of a store, which nobody has open, begin indexes of its own: the original may use those still."""
     with closing(sqlite3.connect(database)) as copy:
@@ -361,9 +352,7 @@ def switch(tx: Session) -> None:
 
 
 def _retire(tx: Session, model: int) -> None:
-    tx.connection().execute(
-        text("UPDATE model SET retired_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE id = :id"), {"id": model}
-    )
+    reader_of(tx).execute("UPDATE model SET retired_at = ? WHERE id = ?", (_moment(), model))
 
 
 def enlist(tx: Session, model: int, after: int, limit: int) -> int | None:
@@ -411,8 +400,8 @@ def waits(reader: Reader, model: int, *, up_to: int) -> bool:
 
 def retired(reader: Reader, for_s: float) -> list[int]:
     """Return the models that have been out of use for so many seconds and still have rows."""
-    statement = "SELECT id FROM model WHERE retired_at < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?) ORDER BY id"
-    return [row[0] for row in reader.execute(statement, (f"-{for_s} seconds",))]
+    statement = "SELECT id FROM model WHERE retired_at < ? ORDER BY id"
+    return [row[0] for row in reader.execute(statement, (_moment(-for_s),))]
 
 
 def remove_chunks(tx: Session, model: int, limit: int) -> int:
@@ -433,7 +422,7 @@ def remove_model(tx: Session, model: int) -> None:
 # --- from pending to embedded
 
 
-DUE = "c.retry_at IS NULL OR c.retry_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
+DUE = "c.retry_at IS NULL OR c.retry_at <= :now"
 PENDING = f"""
 SELECT c.id, c.attempts, c.start, c."end", p.author,
        CASE p.type WHEN 'memory' THEN m.content WHEN 'turn' THEN e.content ELSE p.text END,
@@ -452,7 +441,7 @@ ORDER BY c.attempts, c.id LIMIT :limit
 
 def pending(reader: Reader, model: int, limit: int) -> list[PendingChunk]:
     """Return chunks whose embedding by the model is due: fewest refusals first, then oldest first."""
-    rows = reader.execute(PENDING, {"model": model, "limit": limit, "short": CONTEXT_MAX_WORDS})
+    rows = reader.execute(PENDING, {"model": model, "limit": limit, "short": CONTEXT_MAX_WORDS, "now": _moment()})
     return [PendingChunk(*row) for row in rows]
 
 
@@ -464,8 +453,10 @@ def count_pending(reader: Reader, model: int) -> int:
 
 def count_due(reader: Reader, model: int) -> int:
     """Return how many of them the model is to be asked for now: those that it refused wait for their time."""
-    statement = f"SELECT count(*) FROM chunk c WHERE c.embedding IS NULL AND c.deleted = 0 AND c.model = ? AND ({DUE})"
-    return reader.execute(statement, (model,)).fetchone()[0]
+    statement = (
+        f"SELECT count(*) FROM chunk c WHERE c.embedding IS NULL AND c.deleted = 0 AND c.model = :model AND ({DUE})"
+    )
+    return reader.execute(statement, {"model": model, "now": _moment()}).fetchone()[0]
 
 
 def count_refused(reader: Reader, namespace: str) -> int:
@@ -490,12 +481,9 @@ def put_embeddings(tx: Session, model: int, ids: Sequence[int], vectors: Matrix,
     row.dimensions, row.settings = size, settings or row.settings
     tx.flush()
     little_endian = vectors.astype("<f4", copy=False)
-    tx.connection().execute(
-        text("UPDATE chunk SET embedding = :embedding WHERE id = :id AND model = :model AND deleted = 0"),
-        [
-            {"id": id, "embedding": vector.tobytes(), "model": model}
-            for id, vector in zip(ids, little_endian, strict=True)
-        ],
+    reader_of(tx).executemany(
+        "UPDATE chunk SET embedding = ? WHERE id = ? AND model = ? AND deleted = 0",
+        [(vector.tobytes(), id, model) for id, vector in zip(ids, little_endian, strict=True)],
     )
 
 
@@ -504,25 +492,33 @@ def note_refusal(tx: Session, ids: Sequence[int]) -> None:
 
     One that it does not take alone waits for a minute, and twice as long after each further refusal, up to an hour.
     """
-    wait_s = "min(:most, :first << min(attempts + 1 - :refusals, 16))"
-    tx.connection().execute(
-        text(
-            "UPDATE chunk SET attempts = attempts + 1, retry_at = iif(attempts + 1 < :refusals, NULL,"
-            f" strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '+' || {wait_s} || ' seconds'))"
-            " WHERE id IN (SELECT value FROM json_each(:ids))"
-        ),
-        {"ids": json.dumps(list(ids)), "refusals": REFUSALS, "first": RETRY_FIRST_S, "most": RETRY_MOST_S},
+    reader = reader_of(tx)
+    marked = "SELECT id, attempts + 1 FROM chunk WHERE id IN (SELECT value AS number FROM json_each(?))"
+    reader.executemany(
+        "UPDATE chunk SET attempts = ?, retry_at = ? WHERE id = ?",
+        [
+            (times, None if times < REFUSALS else _moment(_wait_s(times)), id)
+            for id, times in reader.execute(marked, (json.dumps(list(ids)),)).fetchall()
+        ],
     )
+
+
+def _wait_s(refusals: int) -> int:
+    return min(RETRY_MOST_S, RETRY_FIRST_S << min(refusals - REFUSALS, 16))
+
+
+def _moment(from_now_s: float = 0) -> str:
+    """Return a time in the stored form."""
+    moment = datetime.now(UTC) + timedelta(seconds=from_now_s)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
 
 
 def retry_now(tx: Session, model: int) -> None:
     """Let the model be asked at once for the chunks that it refused."""
-    tx.connection().execute(
-        text(
-            "UPDATE chunk SET retry_at = NULL WHERE embedding IS NULL AND deleted = 0 AND model = :model"
-            " AND retry_at IS NOT NULL"
-        ),
-        {"model": model},
+    reader_of(tx).execute(
+        "UPDATE chunk SET retry_at = NULL WHERE embedding IS NULL AND deleted = 0 AND model = ?"
+        " AND retry_at IS NOT NULL",
+        (model,),
     )
 
 
@@ -562,11 +558,9 @@ def _with_index(reader: Reader, *, min_chunks: int, always: str) -> list[str]:
 
 
 def mark_indexed(tx: Session, ids: Sequence[int], generation: int) -> None:
-    tx.connection().execute(
-        text(
-            "UPDATE chunk SET generation = :generation WHERE id IN (SELECT value FROM json_each(:ids))"
-            " AND generation < :generation"
-        ),
+    reader_of(tx).execute(
+        "UPDATE chunk SET generation = :generation WHERE id IN (SELECT value AS number FROM json_each(:ids))"
+        " AND generation < :generation",
         {"generation": generation, "ids": json.dumps(list(ids))},
     )
 
@@ -590,9 +584,9 @@ def tombstones(reader: Reader, model: Model, limit: int, *, held: bool) -> dict[
 
 def bury(tx: Session, ids: Sequence[int]) -> None:
     """Remove tombstones that the index has dropped."""
-    tx.connection().execute(
-        text("DELETE FROM chunk WHERE deleted = 1 AND id IN (SELECT value FROM json_each(:ids))"),
-        {"ids": json.dumps(list(ids))},
+    reader_of(tx).execute(
+        "DELETE FROM chunk WHERE deleted = 1 AND id IN (SELECT value AS number FROM json_each(?))",
+        (json.dumps(list(ids)),),
     )
 
 

@@ -8,17 +8,17 @@ from collections.abc import Iterable
 from sqlmodel import Session
 
 from perdure.pruning import KeptVersion
-from perdure.store.engine import Reader, reader_of
+from perdure.store.port import Reader, reader_of
 from perdure.types import PrunedVersion
 
 KEPT = """
 SELECT path, version, bytes, sha256, until, row_number() OVER (PARTITION BY path ORDER BY version DESC) - there
 FROM (
-    SELECT v.path, v.version, v.bytes, v.sha256, v.pruned_at, f.mtime_us >= 0 AS there,
+    SELECT v.path, v.version, v.bytes, v.sha256, v.pruned_at, CASE WHEN f.mtime_us >= 0 THEN 1 ELSE 0 END AS there,
            lead(v.at) OVER (PARTITION BY v.path ORDER BY v.version) AS until
     FROM file_version v JOIN file f ON f.namespace = v.namespace AND f.path = v.path
     WHERE v.namespace = :namespace {of_path}
-)
+) every_version
 WHERE pruned_at IS NULL
 """
 
@@ -28,7 +28,7 @@ SELECT coalesce(sum(bytes), 0) FROM (
     WHERE namespace = :namespace AND pruned_at IS NULL
       AND sha256 NOT IN (SELECT sha256 FROM file WHERE namespace = :namespace AND mtime_us >= 0)
     GROUP BY sha256
-)
+) contents
 """
 
 
@@ -53,8 +53,9 @@ def mark_pruned(tx: Session, namespace: str, pruned: Iterable[PrunedVersion], no
 def unnamed(reader: Reader, namespace: str, digests: Iterable[str]) -> list[str]:
     """Return those of the digests that no version has which is kept."""
     rows = reader.execute(
-        "SELECT value FROM json_each(:digests) WHERE NOT EXISTS (SELECT 1 FROM file_version"
-        " WHERE namespace = :namespace AND sha256 = value AND pruned_at IS NULL)",
+        "WITH asked (digest) AS (SELECT value FROM json_each(:digests))"
+        " SELECT digest FROM asked WHERE NOT EXISTS (SELECT 1 FROM file_version"
+        " WHERE namespace = :namespace AND sha256 = digest AND pruned_at IS NULL)",
         {"namespace": namespace, "digests": json.dumps(list(digests))},
     )
     return [row[0] for row in rows]
