@@ -49,6 +49,10 @@ class QdrantIndex:
             if self._client.collection_exists(_marker(token)):
                 return True
             self._client.create_collection(_marker(token), vectors_config={})
+            if self._lock is not None:  # a store in the data directory has nothing but its newest generation
+                for other in self._client.get_collections().collections:
+                    if not other.name.startswith(_marker(token)):
+                        self._client.delete_collection(other.name)
             return False
 
         return self._do(token, opened)

@@ -414,7 +414,7 @@ def remove_model(tx: Session, model: int) -> None:
     """Delete a model out of use that has no chunks any more; what its index holds is to be removed."""
     if (row := tx.get(ModelRow, model)) is not None and row.retired_at is not None:
         give_up_next(tx, model)
-        _leave(tx, row, row.token, row.backend, to=row.backend)
+        _leave(tx, row, row.token, row.backend, to=None)
         tx.flush()
     reader_of(tx).execute("DELETE FROM model WHERE id = ? AND retired_at IS NOT NULL", (model,))
 
