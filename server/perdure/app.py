@@ -14,7 +14,9 @@ from perdure.matching import hider
 from perdure.models import Models
 from perdure.service import Core, Quotas, Service
 from perdure.service.file_quotas import FileQuotas
+from perdure.service.settling import Settling
 from perdure.settings import Settings, record_of
+from perdure.sharing import Collections
 from perdure.store import Database, FairLock, FileDatabase, files
 from perdure.volumes import Volume, Volumes, VolumeWorkspace, read_settings
 from perdure.workspace import Workspace
@@ -42,19 +44,22 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
     indexer = Indexer(
         database, models, index, settings.index, directory=directory, default_namespace=settings.namespace
     )
+    workspace_of = _workspaces(database, volumes)
     pool = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed")
     service = Service(
         Core(
             database,
             indexer,
             settings,
-            _workspaces(database, volumes),
+            workspace_of,
             FairLock(directory / "files.lock"),
             pool,
             volumes,
+            Collections(settings),
             hides,
             Quotas(settings.limits),
             FileQuotas(database, settings.files, hides),
+            Settling(database, workspace_of, hides, volumes, indexer.wake),
         )
     )
     indexer.start()

@@ -23,7 +23,10 @@ from perdure.shapes import check_schemas
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$"
 PREFIX = "PERDURE_"
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")  # begins a path with a drive or a host
-NOT_SETTINGS = {"PERDURE_CONFIG"}  # says where the file is, so it cannot stand in it
+PASSPHRASE = "PERDURE_PASSPHRASE"  # of a backup; in no settings file, for those stand in backups
+SPACE = r"^(?:collection\.)?[A-Za-z0-9][A-Za-z0-9_-]{0,79}$"  # what rows stand under: a namespace, or a collection
+NOT_SETTINGS = {"PERDURE_CONFIG", "PERDURE_TOKEN", PASSPHRASE}
+"""Says where the file is, so it cannot stand in it; what clients send; what opens a backup."""
 
 
 def is_name(text: str) -> bool:
@@ -225,6 +228,9 @@ class LimitSettings(_Section):
     bytes: int = Field(
         0, ge=0, description="bytes of memories, turns, state and all versions of files that a namespace may hold"
     )
+    daily_tokens: int = Field(
+        0, ge=0, description="tokens of the language model that summaries of a namespace may use each day (UTC)"
+    )
 
 
 class CompactionSettings(_Section):
@@ -369,9 +375,22 @@ class VolumeSettings(_Section):
     @field_validator("namespaces")
     @classmethod
     def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [each for each in value if each != "*" and not re.match(NAME, each)]:
-            raise ValueError(f'{wrong[0]!r} is no namespace; give names, or "*" for all')
-        return value
+        return _namespaces(value)
+
+
+def _namespaces(value: tuple[str, ...]) -> tuple[str, ...]:
+    if wrong := [each for each in value if each != "*" and not re.match(NAME, each)]:
+        raise ValueError(f'{wrong[0]!r} is no namespace; give names, or "*" for all')
+    return value
+
+
+class CollectionSettings(_Section):
+    """Memories that namespaces share, under keys that begin with shared/NAME/."""
+
+    namespaces: tuple[str, ...] = Field((), description='who recalls them; "*" is everybody')
+    writers: tuple[str, ...] = Field((), description='who stores and forgets them as well; "*" is everybody')
+
+    _named = field_validator("namespaces", "writers")(_namespaces)
 
 
 class TelemetrySettings(_Section):
@@ -420,12 +439,13 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()  # pyright: ignore[reportCallIssue]
     telemetry: TelemetrySettings = TelemetrySettings()  # pyright: ignore[reportCallIssue]
     volumes: dict[str, VolumeSettings] = Field({}, description="directories of this machine among the files, by name")
+    collections: dict[str, CollectionSettings] = Field({}, description="memories that namespaces share, by name")
 
-    @field_validator("volumes")
+    @field_validator("volumes", "collections")
     @classmethod
-    def _named(cls, value: dict[str, VolumeSettings]) -> dict[str, VolumeSettings]:
+    def _named(cls, value: dict[str, Any]) -> dict[str, Any]:  # Any: the settings of each
         if wrong := [name for name in value if not re.match(NAME, name)]:
-            raise ValueError(f"{wrong[0]!r} is no name of a volume: 1-80 letters, digits, _ and -")
+            raise ValueError(f"{wrong[0]!r} is no name of a volume or a collection: 1-80 letters, digits, _ and -")
         return value
 
     @field_validator("data_dir")
@@ -540,6 +560,11 @@ def variable_of(section: str, name: str) -> str:
     return PREFIX + "__".join([*section.split("."), name] if section else [name]).upper()
 
 
+def backup_passphrase() -> str | None:
+    """Return the passphrase that encrypts a backup, and opens it again, if the environment has one."""
+    return os.environ.get(PASSPHRASE) or None
+
+
 def traces_endpoint(settings: Settings) -> str | None:
     """Return where spans are sent: an address, "" for what the variables of OpenTelemetry say, None for nowhere."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -626,6 +651,7 @@ def _explain(exc: ValidationError) -> str:
 __all__ = [
     "AuditSettings",
     "BesideSettings",
+    "CollectionSettings",
     "CompactionSettings",
     "EmbedderSettings",
     "FilesSettings",
@@ -642,6 +668,7 @@ __all__ = [
     "TidySettings",
     "ToolSettings",
     "VolumeSettings",
+    "backup_passphrase",
     "default_config_file",
     "default_data_dir",
     "is_name",

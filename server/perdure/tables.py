@@ -122,11 +122,12 @@ class ReadingRow(SQLModel, table=True):
 
 
 class SpendingRow(SQLModel, table=True):
-    """Tokens of a language model that work in the background used on one day (UTC)."""
+    """Tokens of a language model that work in the background used on one day (UTC) for a namespace."""
 
     __tablename__ = "spending"  # pyright: ignore[reportAssignmentType]
 
     day: str = Field(primary_key=True)
+    namespace: str = Field(primary_key=True)
     tokens: int = 0
 
 

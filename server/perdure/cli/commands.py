@@ -390,13 +390,13 @@ def serve(
     settings = settings_of(ctx)
     given = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
     settings = settings.model_copy(update={"http": settings.http.model_copy(update=given)})
-    serve_http(settings, lambda settings: note(how_to_connect(settings)))
+    serve_http(settings, lambda settings, by_token: note(how_to_connect(settings, by_token=by_token)))
 
 
 @app.command()
 def clients(ctx: typer.Context) -> None:
     """Print the lines to paste into MCP clients."""
-    typer.echo(how_to_connect(settings_of(ctx)))
+    typer.echo(how_to_connect(settings_of(ctx), by_token=False))
 
 
 @app.command()
@@ -423,7 +423,7 @@ def _setting_line(settings: Settings, section: str, name: str) -> str:
         return f"# {name} is not set"
     if not type(owner).model_fields[name].repr:
         return f"# {name} is set and not shown"
-    if name == "volumes":
+    if name in ("volumes", "collections"):
         value = owner.model_dump(mode="json", include={name}, exclude_none=True)[name]
     if isinstance(value, str):
         value = re.sub(r"//[^/@]*@", "//", value)  # an address may carry a password

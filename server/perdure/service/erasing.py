@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-from perdure import archive, erasing, notes, rewriting, seeding
+from perdure import archive, erasing, notes, rewriting, seeding, sharing
 from perdure.erasing import Judge, Judged
 from perdure.erasure_journal import Journal
 from perdure.errors import InvalidInput, NotFound, Refused, Unavailable
@@ -75,6 +75,8 @@ class Erasing(WritingBack):
         """
         caller.require("admin")
         named = tuple(checks.thread(thread) or "" for thread in threads)
+        if ids and not named:
+            caller = self._keeper_of(caller, ids)
         scope = Scope(caller.namespace, named, tuple(ids))
         archives = self._archives(backups)
         if dry_run:
@@ -99,6 +101,15 @@ class Erasing(WritingBack):
             if not done.found:
                 journal.end()
             return done
+
+    def _keeper_of(self, caller: Principal, ids: Sequence[str]) -> Principal:
+        """Return the caller as whose the memories are, which may be a collection's. Raises InvalidInput for both."""
+        spaces = self._core.collections.spaces(caller.namespace)
+        with self._core.database.read(*spaces) as tx:
+            found = {memories.space_of(tx, spaces, id) or caller.namespace for id in ids}
+        if len(found) > 1:
+            raise InvalidInput("Some of the memories are shared in a collection. Erase them by themselves.")
+        return replace(caller, namespace=found.pop())
 
     def _archives(self, backups: Sequence[Path]) -> list[Path]:
         for each in backups:
@@ -194,7 +205,7 @@ class Erasing(WritingBack):
         if set(meant) > set(scope.ids):
             scope = replace(scope, ids=tuple(sorted({*meant, *scope.ids})))
             journal.begin(scope)
-        if not meant:
+        if not meant or sharing.name_of(scope.namespace) is not None:  # a collection is in no notes
             return scope
         for name, stored in readings.items():
             if not PurePath(name).is_absolute():

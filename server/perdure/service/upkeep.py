@@ -108,6 +108,7 @@ class Upkeep(Tidying):
             **({"damaged": {"unreadable": unreadable, "hint": DAMAGED}} if unreadable else {}),
             "stored": {kind: found.get(kind) for kind in passages.TOTALS},
             "pending": {
+                "files": found.get("pending files"),
                 "embedding": found.get("pending embedding"),
                 "index": found.get("pending index") if core.settings.index.kind != "none" else 0,
             },
@@ -127,6 +128,7 @@ class Upkeep(Tidying):
                 "rebuilding": found.get("rebuilding") if indexer.index is not None else False,
             },
             **self._volumes(caller),
+            **self._collections(caller.namespace),
             **({"not_searched": _not_searched(passed)} if (passed := found.get("not searched")) else {}),
             "threads": {"folded": found.get("folded"), "waiting": found.get("waiting"), "hint": found.get("waits")},
             **({"erasing": ERASING} if unfinished(core.settings.data_dir) else {}),
@@ -167,17 +169,26 @@ class Upkeep(Tidying):
         }
         return {"volumes": shown} if shown else {}
 
+    def _collections(self, namespace: str) -> dict[str, Any]:  # Any: as status
+        """Return each collection of the namespace, by name; nothing without one."""
+        shown = {
+            each.name: {"keys": each.prefix, "mode": "rw" if each.is_written_by(namespace) else "ro"}
+            for each in self._core.collections.of(namespace)
+        }
+        return {"collections": shown} if shown else {}
+
     def _counted(self, namespace: str) -> tuple[IndexState, dict[str, Any], list[str]]:  # Any: as status
         """Return which models there are, what was found by name, and the names of what cannot be read."""
         core = self._core
+        spaces = core.volumes.spaces(namespace)
         looks: dict[str, Look] = {
             **{kind: partial(passages.total, namespace=namespace, kind=kind) for kind in passages.TOTALS},
-            "not searched": partial(unsearched.counts, namespaces=core.volumes.spaces(namespace)),
+            "not searched": partial(unsearched.counts, namespaces=spaces),
             "building": core.indexer.build.progress,
             "moving": core.indexer.move.progress,
             "folded": partial(summaries.count_folded, namespace=namespace),
             "waiting": lambda tx: compaction.count_waiting(core, tx, namespace),
-            "waits": partial(compaction.waits, core),
+            "waits": lambda tx: compaction.waits(core, tx, namespace),
             "tokens today": lambda tx: summaries.spent(tx, times.day(times.now())),
             "schema": core.database.schema,
         }
@@ -191,6 +202,7 @@ class Upkeep(Tidying):
         answering = core.indexer.embedder is not None
         looks |= {
             "pending embedding": lambda tx: passages.count_pending(tx, namespace) if answering else 0,
+            "pending files": lambda tx: sum(core.settling.count(tx, each) for each in spaces),
             "refused": lambda tx: vectors.count_refused(tx, namespace) if answering else 0,
         }
         with suppress(Damaged), core.database.read(EVERY) as tx:
