@@ -44,7 +44,7 @@ def settings(postgres_database: str, endpoint: Endpoint) -> Generator[dict[str, 
 
 
 def text(n: int) -> str:
-    return f"lantern {n} hangs at gate {n % 90}{ALONE}"
+    return f"lantern lamp{n} hangs at gate {n % 90}{ALONE}"
 
 
 def stored(start_stdio: StartStdio, data_dir: Path, turns: int = TURNS, **settings: str) -> StdioClient:
