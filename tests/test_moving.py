@@ -158,7 +158,7 @@ def recall(client: StdioClient, query: str) -> Json:
 
 
 def finds(answer: Json, n: int) -> bool:
-    """Return whether the best hit is a lantern at the same gate: of those that say nearly the same, the newest comes."""
+    """Return whether the best hit is of the same gate: of those that say nearly the same, the newest comes."""
     return f"hangs at gate {n % 90} " in answer["hits"][0]["content"]
 
 
