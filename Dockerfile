@@ -11,7 +11,7 @@ COPY models/bge-small-en models/bge-small-en
 RUN /opt/perdure/bin/pip install --no-cache-dir ./models/bge-small-en
 COPY pyproject.toml README.md LICENSE ./
 COPY server server
-RUN /opt/perdure/bin/pip install --no-cache-dir '.[otel]'
+RUN /opt/perdure/bin/pip install --no-cache-dir '.[otel,postgres]'
 
 FROM python:3.12-slim
 LABEL org.opencontainers.image.title="Perdure" \

@@ -117,20 +117,6 @@ def message_in(text: str) -> dict[str, Any]:
     return json.loads(data[-1] if data else text)
 
 
-def make_token(command: Path, environment: Mapping[str, str], namespace: str) -> str:
-    """Return the secret of a new token, as its keeper makes it."""
-    made = subprocess.run(
-        [str(command), "token", "create", "--namespace", namespace, "--agent", f"{namespace}-agent", "--json"],
-        env=child_environment(environment),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        raise ServerGone(f"perdure token create: {made.stderr[-400:]}")
-    return json.loads(made.stdout)["secret"]
-
-
 def wait_until_indexed(clients: Mapping[str, HttpClient], timeout_s: float = 1_800.0) -> None:
     """Return when recall reports no pending rows for any of the namespaces."""
     deadline = time.monotonic() + timeout_s

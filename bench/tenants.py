@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
-import statistics
+import subprocess
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from http_client import HttpClient, Server, make_token, message_in, serving, wait_until_indexed
+from client import ServerGone, child_environment
+from http_client import HttpClient, Server, message_in, serving, wait_until_indexed
+from perdure.app import open_service
+from perdure.identity import local_principal
+from perdure.settings import load_settings
+from perdure.tokens import USUAL_SCOPES
+from perdure.types import Principal, Turn
 from product import data_directory
 
-THINGS = ("door code", "spare key", "meter reading", "alarm number", "parcel shelf", "wifi name", "fuse box", "ladder")
-THINGS += ("first aid box", "water tap", "fire exit", "bin day", "cleaning rota", "lift contract", "post box")
+QUESTIONS = {
+    "door code": "Which digits do I type to get into the {}?",
+    "spare key": "How does somebody get in at the {} who is locked out?",
+    "meter reading": "How much current has the {} used?",
+    "alarm number": "Whom do I ring when the siren goes at the {}?",
+    "parcel shelf": "Where do deliveries wait at the {}?",
+    "wifi name": "How do I get online in the {}?",
+    "fuse box": "Where is the power switched off at the {}?",
+    "ladder": "What do I climb on at the {}?",
+    "first aid box": "Where are bandages in the {}?",
+    "water tap": "Where can I fill a bottle at the {}?",
+    "fire exit": "How do we get out of the {} when it burns?",
+    "bin day": "When is rubbish collected at the {}?",
+    "cleaning rota": "Who sweeps the {} next?",
+    "lift contract": "Who repairs the elevator of the {}?",
+    "post box": "Where do letters go at the {}?",
+}
 PLACES = ("north warehouse", "old bakery", "harbour office", "tram depot", "glass workshop", "upper school")
-THREADS, CLIENTS = 4, 8
+THREADS = 4
 MARK = re.compile(r"\bmk\d{4}[a-z]{3}\b")
 SINGLE = 4  # tenants that are measured alone, each in a store of its own
 WITHIN = 0.01
@@ -29,11 +52,18 @@ class Tenant:
 
     name: str
     marker: str
-    token: str
     values: dict[tuple[str, str], int]
 
     def statement(self, thing: str, place: str) -> str:
         return f"The {thing} of the {place} is {self.values[thing, place]} ({self.marker})"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The token of a tenant, and the ids of its statements by thing and place."""
+
+    token: str
+    ids: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -43,14 +73,12 @@ class Crossed:
     calls: int = 0
     foreign: int = 0
     found: int = 0
-    first: int = 0
     asked: int = 0
 
     def add(self, other: Crossed) -> None:
         self.calls += other.calls
         self.foreign += other.foreign
         self.found += other.found
-        self.first += other.first
         self.asked += other.asked
 
     @property
@@ -62,105 +90,129 @@ def measure(command: Path, tenants: int, calls: int, environment: dict[str, str]
     """Return the rows of the table."""
     with data_directory() as folder:
         env = {"PERDURE_DATA_DIR": str(folder), **environment}
-        everybody = made(command, env, tenants)
+        everybody = tenants_of(tenants)
+        stored = filled(env, everybody)
         with serving(command, env) as server:
-            ids = filled(server, everybody)
-            together = asked(server, everybody, ids, calls)
-    alone = [single(command, tenant, environment, calls // tenants) for tenant in everybody[:SINGLE]]
-    by_itself = statistics.mean(each.recall for each in alone)
-    within = abs(together.recall - by_itself) <= WITHIN
-    first = together.first / together.asked
+            wait_until_indexed({name: HttpClient(server.port, each.token) for name, each in stored.items()})
+            together = asked(server, everybody, stored, calls)
+    few = range(min(SINGLE, tenants))
+    crowd, alone = Crossed(), Crossed()
+    for n in few:
+        crowd.add(together[n])
+        alone.add(single(command, n, environment, together[n].calls))
+    total = Crossed()
+    for each in together:
+        total.add(each)
     return [
         [
-            f"{together.calls:,} cross-tenant calls over {tenants} tenants with near-identical texts",
-            f"{together.foreign} foreign markers",
+            f"{total.calls:,} cross-tenant calls over {tenants} tenants with near-identical texts",
+            f"{total.foreign} foreign markers",
             "0",
-            "reached" if together.foreign == 0 else "NOT reached",
+            "reached" if total.foreign == 0 else "NOT reached",
         ],
         [
-            f"own recall@10 beside that of {len(alone)} tenants alone ({together.asked:,} questions)",
-            f"{together.recall:.4f} beside {by_itself:.4f} (first: {first:.4f})",
+            f"own recall@10 of {len(few)} tenants in the crowd, and of the same questions where each is alone",
+            f"{crowd.recall:.4f} and {alone.recall:.4f}; of all in the crowd {total.recall:.4f}"
+            f" ({total.asked:,} questions)",
             "within 1 %",
-            "reached" if within else "NOT reached",
+            "reached" if abs(crowd.recall - alone.recall) <= WITHIN else "NOT reached",
         ],
     ]
 
 
-def made(command: Path, env: dict[str, str], count: int) -> list[Tenant]:
-    """Return tenants with a token each; what they state differs in the value and the marker alone."""
+def tenants_of(count: int) -> list[Tenant]:
+    """Return tenants of whom what they state differs in the value and the marker alone."""
     found: list[Tenant] = []
     for n in range(count):
         chance, name = random.Random(n), f"tenant{n:03d}"
         marker = f"mk{n:04d}{''.join(chance.choices('abcdefghijk', k=3))}"
-        values = {(thing, place): chance.randint(1_000, 9_999) for thing in THINGS for place in PLACES}
-        found.append(Tenant(name, marker, make_token(command, env, name), values))
+        values = {(thing, place): chance.randint(1_000, 9_999) for thing in QUESTIONS for place in PLACES}
+        found.append(Tenant(name, marker, values))
     return found
 
 
-def filled(server: Server, tenants: Sequence[Tenant]) -> dict[str, dict[tuple[str, str], str]]:
-    """Store the statements, some turns and a file of each tenant; return the ids of the statements."""
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        ids = dict(pool.map(lambda tenant: (tenant.name, _fill(server, tenant)), tenants))
-    wait_until_indexed({tenant.name: HttpClient(server.port, tenant.token) for tenant in tenants})
-    return ids
+def filled(env: dict[str, str], tenants: Sequence[Tenant]) -> dict[str, Stored]:
+    """Store what tenants state, in a process of its own with these settings, and return what each has of it."""
+    command = [sys.executable, __file__, *(tenant.name.removeprefix("tenant") for tenant in tenants)]
+    done = subprocess.run(command, env=child_environment(env), stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise ServerGone("the store could not be filled")
+    return {name: Stored(token, ids) for name, (token, ids) in json.loads(done.stdout).items()}
 
 
-def _fill(server: Server, tenant: Tenant) -> dict[tuple[str, str], str]:
-    client, ids = HttpClient(server.port, tenant.token), dict[tuple[str, str], str]()
-    for (thing, place), value in tenant.values.items():
-        arguments = {"content": tenant.statement(thing, place), "tags": ["building", place], "thread": place}
-        ids[thing, place] = client.call("remember", arguments)["structuredContent"]["id"]
-        if thing == THINGS[0]:
-            turn = {"role": "user", "content": f"I was at the {place}, {tenant.marker}, number {value}"}
-            client.call("append_history", {"thread": place, "turns": [turn]})
-    client.call("write_file", {"path": "plan.md", "content": f"# Plan\n\nThe rota is {tenant.marker}.\n"})
-    client.call("set_state", {"key": "user.site", "value": tenant.marker})
-    client.close()
-    return ids
+def fill(numbers: Sequence[int]) -> dict[str, tuple[str, dict[str, str]]]:
+    """Store the statements, some turns, a file and a value of each tenant; return token and ids by tenant."""
+    settings, stored = load_settings(), dict[str, tuple[str, dict[str, str]]]()
+    with open_service(settings) as service:
+        keeper = local_principal(settings)
+        for tenant in (tenants_of(max(numbers) + 1)[n] for n in numbers):
+            caller, ids = Principal(tenant.name, f"{tenant.name}-agent"), dict[str, str]()
+            for thing, place in tenant.values:
+                told = tenant.statement(thing, place)
+                ids[f"{thing}/{place}"] = service.remember(caller, told, tags=["building", place], thread=place).id
+            for place in PLACES:
+                turn = Turn("user", f"I was at the {place}, {tenant.marker}")
+                service.append_history(caller, place, [turn])
+            service.write_file(caller, "plan.md", f"# Plan\n\nThe rota is {tenant.marker}.\n")
+            service.set_state(caller, "user.site", tenant.marker)
+            made = service.create_token(keeper, tenant.name, caller.agent, USUAL_SCOPES)
+            stored[tenant.name] = made.secret, ids
+    return stored
 
 
-def asked(server: Server, tenants: Sequence[Tenant], ids: dict[str, dict[tuple[str, str], str]], calls: int) -> Crossed:
-    """Have all tenants ask at once, each for its own things and for those of others."""
-    total = Crossed()
+def asked(server: Server, tenants: Sequence[Tenant], stored: dict[str, Stored], calls: int) -> list[Crossed]:
+    """Have all tenants ask at once, each for its own things and for those of others; return what came, by tenant."""
     each = -(-calls // len(tenants))
-
-    def one(n: int) -> Crossed:
-        return _ask(server, tenants, n, ids, each)
-
     with ThreadPoolExecutor(THREADS) as pool:
-        for crossed in pool.map(one, range(len(tenants))):
-            total.add(crossed)
-    return total
+        return list(pool.map(lambda n: _ask(server, tenants, n, stored, each), range(len(tenants))))
 
 
-def _ask(
-    server: Server, tenants: Sequence[Tenant], n: int, ids: dict[str, dict[tuple[str, str], str]], calls: int
-) -> Crossed:
-    tenant, chance, crossed = tenants[n], random.Random(1_000 + n), Crossed()
-    client = HttpClient(server.port, tenant.token, era=("legacy", "modern")[n % 2])
+def _ask(server: Server, tenants: Sequence[Tenant], n: int, stored: dict[str, Stored], calls: int) -> Crossed:
+    tenant, own, chance = tenants[n], stored[tenants[n].name], random.Random(1_000 + n)
+    crossed = Crossed()
+    client = HttpClient(server.port, own.token, era=("legacy", "modern")[n % 2])
+    questions = iter(questions_of(n, calls))
     for number in range(calls):
-        if number % 5 < 3:
-            thing, place = chance.choice(THINGS), chance.choice(PLACES)
-            arguments = {"query": f"What is the {thing} of the {place}?", "limit": 10, "include": ["memories"]}
-            text = client.raw("tools/call", {"name": "recall", "arguments": arguments})
-            hits = [hit["id"] for hit in message_in(text)["result"]["structuredContent"]["hits"]]
-            crossed.asked += 1
-            crossed.found += ids[tenant.name][thing, place] in hits
-            crossed.first += hits[:1] == [ids[tenant.name][thing, place]]
+        if _is_own(number):
+            text = _ask_own(client, own, next(questions), crossed)
         else:
             other = tenants[(n + chance.randint(1, len(tenants) - 1)) % len(tenants)]
-            method, params = _reach_for(other, ids[other.name], chance)
+            method, params = _reach_for(other, stored[other.name], chance)
             text = client.raw(method, params)
+            # What is not one's own can be neither forgotten nor replaced.
+            crossed.foreign += (
+                params.get("name") in ("forget", "remember") and not message_in(text)["result"]["isError"]
+            )
         crossed.calls += 1
         crossed.foreign += any(mark != tenant.marker for mark in MARK.findall(text))
     client.close()
     return crossed
 
 
-def _reach_for(other: Tenant, ids: dict[tuple[str, str], str], chance: random.Random) -> tuple[str, dict[str, Any]]:
+def questions_of(n: int, calls: int) -> list[tuple[str, str]]:
+    """Return which things of which places a tenant asks for in so many calls."""
+    chance = random.Random(2_000 + n)
+    return [(chance.choice([*QUESTIONS]), chance.choice(PLACES)) for number in range(calls) if _is_own(number)]
+
+
+def _is_own(number: int) -> bool:
+    return number % 5 < 3
+
+
+def _ask_own(client: HttpClient, own: Stored, about: tuple[str, str], crossed: Crossed) -> str:
+    thing, place = about
+    arguments = {"query": QUESTIONS[thing].format(place), "limit": 10, "include": ["memories"]}
+    text = client.raw("tools/call", {"name": "recall", "arguments": arguments})
+    hits = message_in(text)["result"]["structuredContent"]["hits"]
+    crossed.asked += 1
+    crossed.found += own.ids[f"{thing}/{place}"] in [hit["id"] for hit in hits]
+    return text
+
+
+def _reach_for(other: Tenant, stored: Stored, chance: random.Random) -> tuple[str, dict[str, Any]]:
     """Return a request that would like to have something of another tenant. No answer repeats what was asked."""
-    (thing, place), id = chance.choice(list(ids.items()))
-    value = other.values[thing, place]
+    thing, place = chance.choice(list(other.values))
+    id, value = stored.ids[f"{thing}/{place}"], other.values[thing, place]
     calls: list[tuple[str, dict[str, Any]]] = [
         ("recall", {"query": f"{other.marker} {value}", "limit": 20}),
         ("recall", {"query": other.statement(thing, place), "limit": 20, "thread": place}),
@@ -182,20 +234,20 @@ def _reach_for(other: Tenant, ids: dict[tuple[str, str], str], chance: random.Ra
     return "tools/call", {"name": name, "arguments": arguments}
 
 
-def single(command: Path, tenant: Tenant, environment: dict[str, str], questions: int) -> Crossed:
-    """Return what one tenant finds of the same statements where nobody else has any."""
+def single(command: Path, n: int, environment: dict[str, str], calls: int) -> Crossed:
+    """Return what one tenant finds of the same statements with the same questions where nobody else has any."""
+    tenant = tenants_of(n + 1)[n]
     with data_directory() as folder:
         env = {"PERDURE_DATA_DIR": str(folder), **environment}
-        alone = Tenant(tenant.name, tenant.marker, make_token(command, env, tenant.name), tenant.values)
+        own = filled(env, [tenant])[tenant.name]
         with serving(command, env) as server:
-            ids = filled(server, [alone])
-            client, crossed = HttpClient(server.port, alone.token), Crossed()
-            pairs = list(tenant.values)
-            random.Random(7).shuffle(pairs)
-            for thing, place in pairs[: max(questions, 50)]:
-                arguments = {"query": f"What is the {thing} of the {place}?", "limit": 10, "include": ["memories"]}
-                hits = client.call("recall", arguments)["structuredContent"]["hits"]
-                crossed.asked += 1
-                crossed.found += ids[tenant.name][thing, place] in [hit["id"] for hit in hits]
+            client, crossed = HttpClient(server.port, own.token), Crossed()
+            wait_until_indexed({tenant.name: client})
+            for about in questions_of(n, calls):
+                _ask_own(client, own, about, crossed)
             client.close()
     return crossed
+
+
+if __name__ == "__main__":
+    print(json.dumps(fill([int(each) for each in sys.argv[1:]])))

@@ -7,18 +7,26 @@ import json
 import os
 import queue
 import re
+import sqlite3
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import psycopg
 import pytest
 
+import postgres
 import warm
+from perdure.store.port import Reader, Rows, Values
+from perdure.store.postgres.reader import PostgresReader
 from warm import PERDURE, Process
 
+DATABASE = "TEST_DATABASE"  # set by --database, for all processes of the run
+OURS = "TEST_DATABASE_OF_DIRECTORY"  # the address that goes with a data directory, unless a test gave another
 DEADLINE_S = 60.0  # the machine may be busy; what must be quick is measured elsewhere
 LEGACY = "2025-06-18"
 MODERN = "2026-07-28"
@@ -37,13 +45,75 @@ def environment(data_dir: Path, **settings: str) -> dict[str, str]:
     ours = {"DATA_DIR": str(data_dir), "EMBEDDER__KIND": "hashing", "INDEX__KIND": "none"}
     # Empty places for settings and records, so that a developer's own do not decide a test.
     clean |= {"XDG_CONFIG_HOME": str(data_dir / "no-config"), "XDG_STATE_HOME": str(data_dir / "no-state")}
+    if on_postgres():
+        ours["DATABASE__URL"] = clean[OURS] = postgres.database_of(data_dir)
     return clean | {f"PERDURE_{name}": value for name, value in ours.items()} | settings
+
+
+def on_postgres() -> bool:
+    """Return whether this run keeps its stores in Postgres."""
+    return os.environ.get(DATABASE) == "postgres"
+
+
+def placed(arguments: Sequence[str], env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with the database of the data directory that a command is about."""
+    directory = env.get("PERDURE_DATA_DIR")
+    if "--data-dir" in arguments:
+        directory = arguments[arguments.index("--data-dir") + 1]
+    url = env.get("PERDURE_DATABASE__URL")
+    if directory is None or url is None or url != env.get(OURS):
+        return env
+    return {**env, "PERDURE_DATABASE__URL": postgres.database_of(Path(directory))}
+
+
+def database_settings(data_dir: Path) -> dict[str, Any]:
+    """Return what Settings need for a store that a test opens itself."""
+    return {"database": {"url": postgres.database_of(data_dir)}} if on_postgres() else {}
+
+
+class Store:
+    """What is stored, past the product, in the words of SQLite: to be looked at, and to be damaged."""
+
+    def __init__(self, data_dir: Path) -> None:
+        if on_postgres():
+            self._driver = psycopg.connect(postgres.database_of(data_dir))
+            self._reader: Reader = PostgresReader(self._driver)
+        else:
+            self._driver = self._reader = sqlite3.connect(data_dir / "perdure.db", timeout=DEADLINE_S)
+
+    def execute(self, statement: str, values: Values = ()) -> Rows:
+        return self._reader.execute(statement, values)
+
+    def commit(self) -> None:
+        self._driver.commit()
+
+    def close(self) -> None:
+        self._driver.close()
+
+
+@contextmanager
+def store_of(data_dir: Path) -> Generator[Store]:
+    """Give the store of a data directory; what the block changed is committed."""
+    with closing(Store(data_dir)) as store:
+        yield store
+        store.commit()
+
+
+def stored_bytes(data_dir: Path) -> bytes:
+    """Return all that is stored, as it lies there: the files of the database, or every row of every table."""
+    if not on_postgres():
+        return b"".join(path.read_bytes() for path in data_dir.glob("perdure.db*"))
+    with store_of(data_dir) as store:
+        tables = store.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        rows = (row for (table,) in tables for row in store.execute(f"SELECT CAST(t AS text) FROM {table} t"))
+        return "\n".join(row for (row,) in rows).encode()
 
 
 def launch(
     *arguments: str, env: Mapping[str, str], files: Mapping[str, int] | None = None, cold: bool = False
 ) -> Process:
     """Start `perdure` with these arguments, and a pipe to each of stdin, stdout and stderr without a descriptor."""
+    env = placed(arguments, env)
     if not cold and warm.shared().fits(env):
         return warm.shared().start(arguments, env, files)
     stdin, stdout, stderr = ((files or {}).get(name, subprocess.PIPE) for name in ("stdin", "stdout", "stderr"))
@@ -54,6 +124,7 @@ def run(
     *arguments: str, env: Mapping[str, str], text: str = "", cold: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """Run `perdure` with these arguments to its end."""
+    env = placed(arguments, env)
     if not cold and warm.shared().fits(env):
         return warm.shared().run(arguments, env, text, DEADLINE_S)
     command = [PERDURE, *arguments]
@@ -204,6 +275,9 @@ class HttpServer:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--database", choices=("sqlite", "postgres"), default="sqlite", help="where stores are kept (default: sqlite)"
+    )
     parser.addoption("--cold", action="store_true", help="start each perdure afresh, and not from one that is loaded")
     parser.addoption("--torture", action="store_true", help="inject every fault of tests/torture, as make torture does")
     parser.addoption("--soak-minutes", type=float, default=10.0, help="how long its soak lasts (default: 10)")
@@ -211,7 +285,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cold: what it starts is to load everything, as it does for a user")
+    config.addinivalue_line("markers", "sqlite(reason): is about a store in a file; not for postgres")
+    if config.getoption("--database") == "postgres":
+        os.environ[DATABASE] = "postgres"
+        postgres.server_url()  # here, so that the processes of a parallel run share it
     warm.shared().refuses = bool(config.getoption("--cold"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if on_postgres():
+        left_out = [item for item in items if item.get_closest_marker("sqlite") is not None]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def databases() -> Generator[None]:
+    """Remove the databases of a module after it: its tests may share a store."""
+    yield
+    postgres.drop_databases()
 
 
 def pytest_sessionfinish() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Json, StartHttp, StartStdio, StdioClient, environment, run
+from conftest import Json, StartHttp, StartStdio, StdioClient, environment, run, store_of
 from recalls import command
 from tokens import call, make_token
 
@@ -61,7 +61,7 @@ def test_each_change_is_noted_once_with_who_what_and_when_and_not_what_was_said(
     assert [(row["tool"], row["target"]) for row in noted] == expected
     assert {(row["namespace"], row["agent"], row["outcome"]) for row in noted} == {("default", "local", "done")}
     assert all(row["at"] for row in noted)
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+    with store_of(data_dir) as database:
         assert SAID not in str(database.execute("SELECT * FROM audit").fetchall())
     assert command(data_dir, "audit", "verify")["rows"] == len(expected)
 
@@ -88,6 +88,7 @@ TAMPERED = {
 }
 
 
+@pytest.mark.sqlite(reason="puts copies of the file back")
 def test_whatever_is_altered_shows(client: StdioClient, data_dir: Path) -> None:
     changed(client.call)
     whole = command(data_dir, "audit", "verify")

@@ -31,6 +31,8 @@ from perdure.workspace import content_place
 from test_cli import CommandLine
 from test_durability import contents
 
+pytestmark = pytest.mark.sqlite(reason="backups are of a store in a file")
+
 DEADLINE_S = 60
 PATH = "notes/plan.md"
 

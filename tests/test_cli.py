@@ -22,7 +22,9 @@ from typing import Any
 
 import pytest
 
+import postgres
 import warm
+from conftest import on_postgres
 from perdure.app import open_service
 from perdure.identity import local_principal
 from perdure.service import Service
@@ -51,6 +53,9 @@ class CommandLine:
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
         self.environment |= {"HOME": str(home), "PERDURE_CONFIG": str(self.config)}
         self.environment.pop("XDG_CONFIG_HOME", None)
+        if on_postgres():
+            with self.config.open("a", encoding="utf-8") as file:
+                file.write(f'[database]\nurl = "{postgres.database_of(self.data_dir)}"\n')
 
     @contextmanager
     def service(self) -> Generator[tuple[Service, Principal]]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from chat_endpoint import ChatEndpoint
-from conftest import DEADLINE_S, Json, StartHttp, StartStdio, StdioClient
+from conftest import DEADLINE_S, Json, StartHttp, StartStdio, StdioClient, store_of
 from perdure.errors import Unavailable
 from perdure.service import Service
 from perdure.types import Principal, Turn
@@ -154,7 +153,7 @@ def test_two_processes_write_one_summary_of_a_range(start_stdio: StartStdio, dat
         folded(clients[0], "shared", rounds)
     for each in clients:
         each.end_input()
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as store:
+    with store_of(data_dir) as store:
         rows = store.execute("SELECT last_seq, replaced_at IS NULL, turns FROM summary ORDER BY seq").fetchall()
     ends = [row[0] for row in rows]
     assert ends == sorted(set(ends))

@@ -17,6 +17,8 @@ from conftest import DEADLINE_S, Json, environment, run
 from perdure.mounts import Mount, doubts, lasts
 from volumes import DATA, DISK, HERONS, WITHOUT, Disk
 
+pytestmark = pytest.mark.sqlite(reason="what it says of a store in a file")
+
 disk, store = volumes.disk, volumes.store
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import sqlite3
 import subprocess
 import time
 from collections.abc import Generator
@@ -14,7 +13,7 @@ from random import Random
 
 import pytest
 
-from conftest import Json, StdioClient, environment, run
+from conftest import Json, StdioClient, environment, run, store_of
 from perdure.editing import difference, edited
 from perdure.errors import InvalidInput
 from perdure.types import Edit
@@ -306,7 +305,7 @@ def test_a_crash_after_the_commit_of_a_deletion_is_finished_by_whoever_comes_nex
     # What the disk holds when the process ends after the commit.
     (files / "a.md").write_text("one\n", encoding="utf-8")
     (files / "b.md").unlink(missing_ok=True)
-    with sqlite3.connect(data_dir / "perdure.db") as db:
+    with store_of(data_dir) as db:
         db.execute("UPDATE file SET mtime_us = -1 WHERE path = 'a.md'")
         db.execute("UPDATE file SET mtime_us = 0 WHERE path = 'b.md'")
     db.close()

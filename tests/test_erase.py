@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, launch, run
+import pytest
+
+from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, launch, run, store_of
 from perdure.archive import open_copy, unpack
 from perdure.service.compaction import ROLE
 from recalls import INDEX
@@ -44,13 +46,13 @@ def left_of(*folders: Path, mark: str = MARK) -> list[str]:
 
 def words_of(data_dir: Path, begin: str = MARK) -> list[str]:
     """Return the words of the full-text index that begin so: on its pages each is written as what is new of it."""
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+    with store_of(data_dir) as database:
         found = database.execute("SELECT term FROM passage_vocab WHERE term GLOB ?", (f"{begin}*",))
         return [term for (term,) in found]
 
 
 def vectors_of(data_dir: Path, namespace: str) -> list[bytes]:
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+    with store_of(data_dir) as database:
         found = database.execute("SELECT embedding FROM chunk WHERE namespace = ? AND embedding NOT NULL", (namespace,))
         return [embedding[: len(embedding) // 2] for (embedding,) in found]
 
@@ -97,7 +99,7 @@ def until(true: Callable[[], object]) -> None:
 
 
 def embedded(data_dir: Path) -> bool:
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+    with store_of(data_dir) as database:
         return not database.execute("SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0").fetchone()[0]
 
 
@@ -260,6 +262,7 @@ def test_what_a_restore_set_aside_and_what_is_no_backup_are_dealt_with_or_named(
     assert not (data_dir / "erasing.jsonl").exists()
 
 
+@pytest.mark.sqlite(reason="puts copies of the file back")
 def test_an_erasure_that_is_killed_is_ended_by_the_next_and_never_taken_for_done(
     start_stdio: StartStdio, data_dir: Path, tmp_path: Path
 ) -> None:

@@ -6,15 +6,13 @@ import hashlib
 import io
 import json
 import os
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from conftest import DEADLINE_S, Json
+from conftest import DEADLINE_S, Json, store_of
 from path_escapes import digest_tree, escapes, plant_canaries
 from perdure.errors import PerdureError
 from perdure.service import Service
@@ -360,10 +358,10 @@ def test_every_table_is_exported_or_made_anew_by_an_import(cli: CommandLine, oth
     imported(other, export)
 
     def rows(cli: CommandLine, table: str) -> int:
-        with closing(sqlite3.connect(cli.data_dir / "perdure.db")) as db:
+        with store_of(cli.data_dir) as db:
             return db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
-    with closing(sqlite3.connect(cli.data_dir / "perdure.db")) as db:
+    with store_of(cli.data_dir) as db:
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     ours = {name for name in tables if not name.startswith(("sqlite_", "passage_fts", "passage_vocab"))}
     assert ours == EXPORTED | MADE_ANEW | OF_THE_PLACE

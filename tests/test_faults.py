@@ -21,6 +21,8 @@ from perdure.errors import Unavailable
 from perdure.store import FileDatabase
 from volumes import DATA, DISK, HERONS, KETTLE, LAMP, WITHOUT, Disk
 
+pytestmark = pytest.mark.sqlite(reason="disks and permissions beneath the file of the database")
+
 disk, store = volumes.disk, volumes.store
 
 AT_ONCE_S = 5.0  # a refusal waits for nothing; the machine may be busy
@@ -417,7 +419,7 @@ def test_status_of_a_damaged_database_names_the_counts_it_cannot_read(store: Pat
         assert done.returncode == 0, done.stderr
         told = json.loads(done.stdout)
         assert told["data_dir"] == str(data_dir)
-        assert {"perdure", "schema", "sqlite"} <= set(told["versions"])
+        assert {"perdure", "schema", "database"} <= set(told["versions"])
         assert told["stored"]["memories"] == HERONS + 2
         assert "turns" in told["damaged"]["unreadable"]
         assert "turns" not in told["stored"]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 import re
-import sqlite3
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from conftest import DEADLINE_S, Json, StartStdio, StdioClient
+from conftest import DEADLINE_S, Json, StartStdio, StdioClient, store_of
 
 
 def write(client: StdioClient, path: str, content: str, **arguments: object) -> Json:
@@ -170,7 +169,7 @@ def test_a_crash_between_commit_and_replacing_is_finished_by_whoever_comes_next(
     first.process.kill()
     # What the disk holds when the process ends after the commit and before the rename.
     (data_dir / "workspace" / "default" / "files" / "log.md").write_bytes(former)
-    with sqlite3.connect(data_dir / "perdure.db") as db:
+    with store_of(data_dir) as db:
         db.execute("UPDATE file SET mtime_us = 0")
     db.close()
 

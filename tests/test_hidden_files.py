@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Generator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from conftest import DEADLINE_S, Json, StdioClient, environment, run
+from conftest import DEADLINE_S, Json, StdioClient, environment, run, store_of
 from path_escapes import digest_tree
 from perdure.errors import InvalidInput
 from perdure.matching import hider
@@ -97,11 +95,11 @@ def test_nobody_is_told_of_changes_of_what_is_hidden(client: StdioClient) -> Non
 
 def test_what_is_hidden_since_it_was_indexed_leaves_the_index(client: StdioClient, data_dir: Path) -> None:
     deadline = time.monotonic() + DEADLINE_S
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+    with store_of(data_dir) as database:
         while database.execute("SELECT count(*) FROM passage WHERE subject = 'app/.env'").fetchone()[0]:
             assert time.monotonic() < deadline
             texts(client, "quokka")
-            database.rollback()
+            database.commit()  # to see what others wrote
 
 
 def test_the_command_line_obeys_and_an_empty_list_turns_it_off(client: StdioClient, data_dir: Path) -> None:

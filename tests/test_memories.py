@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import sqlite3
 from pathlib import Path
 
-from conftest import Json, StartStdio, StdioClient, environment, run
+from conftest import Json, StartStdio, StdioClient, environment, run, store_of
 
 
 def hits(client: StdioClient, query: str, **arguments: object) -> list[Json]:
@@ -256,7 +255,7 @@ def test_b63_rows_damaged_by_hand_do_not_break_recall_or_history(start_stdio: St
     first.initialize()
     id = remember(first, "An odd row about walnuts")["id"]
     first.end_input()
-    with sqlite3.connect(data_dir / "perdure.db") as db:
+    with store_of(data_dir) as db:
         db.execute("UPDATE memory SET tags = '', metadata = 'null', kind = 'alien', content = '' WHERE id = ?", (id,))
         db.execute("UPDATE episode SET at = '1970-01-01T00:00:00.000000+00:00'")
     db.close()
@@ -273,14 +272,14 @@ def test_a_newer_store_is_refused_and_left_alone(start_stdio: StartStdio, data_d
     first.initialize()
     remember(first, "x")
     first.end_input()
-    with sqlite3.connect(data_dir / "perdure.db") as db:
+    with store_of(data_dir) as db:
         db.execute("UPDATE alembic_version SET version_num = '9999'")
     db.close()
     client = start_stdio()
     client.initialize()
     answer = client.request("tools/call", {"name": "recall", "arguments": {"query": "x"}})
     assert "9999" in str(answer)
-    with sqlite3.connect(data_dir / "perdure.db") as db:
+    with store_of(data_dir) as db:
         assert db.execute("SELECT count(*) FROM memory").fetchone() == (1,)
     db.close()
 

@@ -44,10 +44,10 @@ def settings(postgres_database: str, endpoint: Endpoint) -> Generator[dict[str, 
 
 
 def text(n: int) -> str:
-    return f"lantern {n} hangs at gate {n % 90}{ALONE}"
+    return f"lantern lamp{n} hangs at gate {n}{ALONE}"
 
 
-def stored(start_stdio: StartStdio, data_dir: Path, turns: int = TURNS, **settings: str) -> StdioClient:
+def stored(start_stdio: StartStdio, data_dir: Path, settings: dict[str, str], turns: int = TURNS) -> StdioClient:
     client = start_stdio(**settings)
     client.initialize()
     for first in range(0, turns, 100):
@@ -113,7 +113,7 @@ class Asking:
 def test_vectors_move_while_a_server_answers_and_nothing_is_embedded_again(
     start_stdio: StartStdio, data_dir: Path, settings: dict[str, str], endpoint: Endpoint
 ) -> None:
-    client = stored(start_stdio, data_dir, **settings)
+    client = stored(start_stdio, data_dir, settings)
     before = list(endpoint.texts)
     forgotten = client.call("remember", content="the walrus is forgotten soon")["structuredContent"]["id"]
     settled(data_dir, **settings)
@@ -165,7 +165,7 @@ def finds(answer: Json, n: int) -> bool:
 def test_a_move_that_is_killed_is_carried_on_by_a_server(
     start_stdio: StartStdio, data_dir: Path, settings: dict[str, str]
 ) -> None:
-    client = stored(start_stdio, data_dir, turns=1000, **settings)
+    client = stored(start_stdio, data_dir, settings, turns=1000)
     moving = Reindex(data_dir, "--to", "pgvector", **settings)
     until(lambda: rows(data_dir, "SELECT next_token FROM model"), lambda seen: seen != [(None,)])
     time.sleep(random.uniform(0.0, 0.5))  # the moment is what is tried
@@ -180,7 +180,7 @@ def test_a_move_that_is_killed_is_carried_on_by_a_server(
 def test_settings_that_name_another_index_move_nothing_until_reindex(
     start_stdio: StartStdio, data_dir: Path, settings: dict[str, str], endpoint: Endpoint, postgres_database: str
 ) -> None:
-    stored(start_stdio, data_dir, turns=50, **settings).end_input()
+    stored(start_stdio, data_dir, settings, turns=50).end_input()
     other = between("pgvector", postgres_database, "none", None) | endpoint.settings
     client = start_stdio(**other)
     client.initialize()
@@ -198,7 +198,7 @@ def test_settings_that_name_another_index_move_nothing_until_reindex(
 def test_a_move_to_what_is_not_there_is_refused_and_changes_nothing(
     start_stdio: StartStdio, data_dir: Path, settings: dict[str, str]
 ) -> None:
-    stored(start_stdio, data_dir, turns=20, **settings)
+    stored(start_stdio, data_dir, settings, turns=20)
     away = settings | {"PERDURE_INDEX__BESIDE__URL": "postgresql://nobody:secret-word@127.0.0.1:1/none"}
     refused = run("reindex", "--to", "pgvector", env=environment(data_dir, **away))
     assert refused.returncode == 1
@@ -217,7 +217,7 @@ def test_vectors_move_to_every_kind(
     url = request.getfixturevalue("chroma_server") if target == "chroma server" else None
     kind = target.partition(" ")[0]
     first, second = between("chroma", None, kind, url), between(kind, url, "chroma", None)
-    client = stored(start_stdio, data_dir, turns=50, **first, **endpoint.settings)
+    client = stored(start_stdio, data_dir, first | endpoint.settings, turns=50)
     done = run("reindex", env=environment(data_dir, **second, **endpoint.settings))
     assert done.returncode == 0, done.stderr
     assert model(data_dir)[0] == (f"chroma {url}" if url else "qdrant")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import sys
 from collections.abc import Generator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from conftest import DEADLINE_S, StartStdio, StdioClient
+from conftest import StartStdio, StdioClient, store_of
 from recalls import INDEX, append, command, done, recall, remember, texts
 from test_reindex import Endpoint, sql, until
 
@@ -74,7 +72,7 @@ def test_a_refused_text_waits_twice_as_long_after_each_try_and_reindex_tries_at_
     assert again["refused"]["pieces"] == 1
     assert asked(endpoint) > tries
     assert waits_s(data_dir) > 100
-    with closing(sqlite3.connect(data_dir / "perdure.db", timeout=DEADLINE_S)) as db, db:  # days and many tries later
+    with store_of(data_dir) as db:  # days and many tries later
         db.execute("UPDATE chunk SET attempts = 40, retry_at = '2020-01-01T00:00:00.000Z' WHERE embedding IS NULL")
     client = start_stdio(**endpoint.settings)
     client.initialize()
@@ -127,7 +125,7 @@ INSERT INTO {table} ({columns}) SELECT {values} FROM number, {table} AS former W
 
 def forgotten(data_dir: Path, id: str, count: int) -> None:
     """Leave behind what so many memories do that are remembered and forgotten, as one like them did."""
-    with closing(sqlite3.connect(data_dir / "perdure.db", timeout=DEADLINE_S)) as db, db:
+    with store_of(data_dir) as db:
         ((passage, last),) = db.execute(
             "SELECT id, (SELECT max(id) FROM passage) FROM passage WHERE subject = ?", (id,)
         )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from conftest import StdioClient
+from conftest import StdioClient, store_of
 from recalls import append, command, done, recall, remember, running, texts
 
 # Around the first of March 2026 in UTC: what was said and when.
@@ -220,7 +219,7 @@ def test_b94_rows_without_an_offset_or_from_a_clock_ahead_hide_and_break_nothing
         keyed = remember(first, "walnut price is 5", key="walnut.price")
         append(first, "walnuts", "walnut turn")
         first.end_input()
-    with sqlite3.connect(tmp_path / "perdure.db") as db:
+    with store_of(tmp_path) as db:
         for table, column in (("passage", "subject"), ("memory", "id"), ("episode", "subject")):
             set_at = f"UPDATE {table} SET at = ? WHERE {column} = ?"
             db.execute(set_at, ("2024-05-01T10:00:00", ids["walnut one"]))

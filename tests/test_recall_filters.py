@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Json, StartHttp, StdioClient
+from conftest import Json, StartHttp, StdioClient, database_settings
 from perdure.app import open_service
 from perdure.service import Service
 from perdure.settings import Settings
@@ -96,6 +96,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Generator[Crowd]:
     settings = Settings.model_validate(
         {"data_dir": data_dir, "embedder": {"kind": "hashing"}, "index": {"kind": "none"}}
         | {"compaction": {"after_turns": 0}}  # a summary is an episode of its thread, and comes when it comes
+        | database_settings(data_dir)
     )
     with open_service(settings) as service:
         for namespace, mark in {MINE: MARK, **OTHERS}.items():

@@ -22,7 +22,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine
 
-from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, launch, run
+from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, launch, run, store_of, stored_bytes
 from perdure import migrations
 from perdure.embedders import Vector
 from perdure.embedders.hashing import HashingEmbedder
@@ -170,7 +170,7 @@ def by_letters(answer: Json, endpoint: Endpoint, query: str = QUESTION) -> bool:
 
 
 def sql(data_dir: Path, statement: str, *values: object) -> list[tuple[object, ...]]:
-    with closing(sqlite3.connect(data_dir / "perdure.db", timeout=DEADLINE_S)) as db:
+    with store_of(data_dir) as db:
         return db.execute(statement, values).fetchall()
 
 
@@ -400,7 +400,7 @@ def test_a_secret_is_not_stored_and_goes_to_no_other_endpoint(
     address = endpoint.settings["PERDURE_EMBEDDER__BASE_URL"].replace("//", "//ana:hunter2@")
     former = endpoint.settings | {"PERDURE_EMBEDDER__BASE_URL": address, "PERDURE_EMBEDDER__API_KEY": "sk-former"}
     stored(start_stdio, data_dir, turns=20, **former).end_input()
-    kept = b"".join(path.read_bytes() for path in data_dir.glob("perdure.db*"))
+    kept = stored_bytes(data_dir)
     assert b"letters" in kept
     assert b"hunter2" not in kept
     assert b"sk-former" not in kept
@@ -516,6 +516,7 @@ INSERT INTO chunk VALUES (3, 'default', NULL, 0, 9, NULL, NULL, 2, 0, 1);
 """
 
 
+@pytest.mark.sqlite(reason="Postgres had no such schema")
 def test_a_store_of_the_first_schema_keeps_its_vectors_and_goes_on(start_stdio: StartStdio, data_dir: Path) -> None:
     data_dir.mkdir()
     engine = create_engine(f"sqlite:///{data_dir / 'perdure.db'}")

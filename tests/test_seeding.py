@@ -7,14 +7,23 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Generator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import DEADLINE_S, PERDURE, Json, StartStdio, StdioClient, environment
+from conftest import (
+    DEADLINE_S,
+    PERDURE,
+    Json,
+    StartStdio,
+    StdioClient,
+    environment,
+    on_postgres,
+    store_of,
+    stored_bytes,
+)
 from perdure.notes import Notes, parse, split_lines
 from perdure.rewriting import Addition, can_say, rewrite
 from perdure.types import MEMORY_KINDS
@@ -169,7 +178,7 @@ def test_nothing_private_is_kept(client: StdioClient, shared: Path) -> None:
     assert len(found) == 4  # the password is masked
     left_out = seed(shared)["memory/secret.md"]["left_out"]
     assert left_out == ["line 4: it is private", "line 6: it asks not to be remembered"]
-    assert b"The fence is high" in (stored := b"".join(path.read_bytes() for path in shared.glob("perdure.db*")))
+    assert b"The fence is high" in (stored := stored_bytes(shared))
     for secret in (b"orangutan77", b"Baboon44", b"lemur88", b"gibbon99", b"macaque66", b"marmoset55"):
         assert secret not in stored
 
@@ -261,7 +270,7 @@ def told_by(data_dir: Path, *arguments: str) -> list[str]:
 def test_lines_that_were_archived_are_named_ten_of_them(data_dir: Path) -> None:
     write(data_dir, "MEMORY.md", "".join(f"- Room {n} has {n * 7} chairs.\n" for n in range(1, 14)))
     seed(data_dir)
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+    with store_of(data_dir) as database:
         ids = [id for (id,) in database.execute("SELECT id FROM memory ORDER BY seq")]
     command(data_dir, "archive", *ids)
     (file,) = seed(data_dir).values()
@@ -352,15 +361,15 @@ def test_a_kill_while_notes_are_read_leaves_no_line_out_and_none_twice(data_dir:
     kept = stored_memories(data_dir)
     file = seed(data_dir, str(path))[str(path)]
     assert (file["added"], file["unchanged"]) == (600 - kept, kept)
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+    with store_of(data_dir) as database:
         assert sorted(row[0] for row in database.execute("SELECT content FROM memory")) == sorted(lines)
     assert kept < 600, "the kill came too late to tell anything"
 
 
 def stored_memories(data_dir: Path) -> int:
-    if not (data_dir / "perdure.db").exists():
+    if not on_postgres() and not (data_dir / "perdure.db").exists():
         return 0
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+    with store_of(data_dir) as database:
         try:
             return database.execute("SELECT count(*) FROM memory").fetchone()[0]
         except sqlite3.OperationalError:  # there is no table yet, or a step of the schema holds the lock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
@@ -11,6 +12,8 @@ from sqlmodel import SQLModel
 
 from perdure import migrations, tables
 from perdure.store import FileDatabase
+
+pytestmark = pytest.mark.sqlite(reason="the file of the database, its log and its locks")
 
 
 def is_ours(name: str | None, kind: str, parents: object) -> bool:

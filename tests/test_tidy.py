@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import sqlite3
 import subprocess
 import time
 from collections.abc import Generator, Sequence
@@ -20,14 +19,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import DEADLINE_S, PERDURE, Json, StdioClient, environment
+from conftest import DEADLINE_S, PERDURE, Json, StdioClient, database_settings, environment, store_of
 from perdure import tidying
 from perdure.app import open_service
 from perdure.errors import InvalidInput, NotFound, Refused
 from perdure.identity import local_principal
 from perdure.service import Service
 from perdure.service.tidy import SOON_S
-from perdure.settings import EmbedderSettings, IndexSettings, TidySettings, load_settings
+from perdure.settings import DatabaseSettings, EmbedderSettings, IndexSettings, TidySettings, load_settings
 from perdure.store import FileDatabase, passages, salvage
 from perdure.tidying import Kept
 from perdure.types import SOURCES, Archived, Asking, Pinned, Principal, Recall, Source, Tidied
@@ -45,6 +44,7 @@ class Store:
         """Give the service as another process has it, in a namespace of one's choice."""
         settings = load_settings(None, data_dir=str(self.data_dir), namespace=namespace)
         apart = {"embedder": EmbedderSettings(kind="hashing"), "index": IndexSettings(kind="none")}  # pyright: ignore[reportCallIssue] defaults
+        apart |= {"database": DatabaseSettings.model_validate(database_settings(self.data_dir).get("database", {}))}
         settings = settings.model_copy(update={**apart, "tidy": TidySettings(**policy)})  # pyright: ignore[reportArgumentType] of these names
         with open_service(settings) as service:
             yield service, local_principal(settings)
@@ -77,7 +77,7 @@ class Store:
 
     def archived(self, namespace: str) -> list[str]:
         """Return the texts of what is in the archive."""
-        with closing(sqlite3.connect(self.data_dir / "perdure.db")) as database:
+        with store_of(self.data_dir) as database:
             query = "SELECT content FROM memory WHERE namespace = ? AND archived_at IS NOT NULL ORDER BY content"
             return [row[0] for row in database.execute(query, (namespace,))]
 
@@ -408,7 +408,7 @@ def test_a_tidying_that_is_killed_goes_on_and_archives_each_memory_once(store: S
     rest = store.tidy("killed", max_memories=20).archived
 
     assert begun + len(rest) == len(store.archived("killed")) == 380
-    with closing(sqlite3.connect(store.data_dir / "perdure.db")) as database:
+    with store_of(store.data_dir) as database:
         query = "SELECT count(*), count(DISTINCT subject) FROM episode WHERE namespace = 'killed' AND kind = 'archive'"
         assert database.execute(query).fetchone() == (380, 380)
 
@@ -433,7 +433,7 @@ def test_what_a_killed_tidying_and_the_next_one_archived_comes_back_with_the_lin
     (undo,) = re.findall("To undo it: perdure (unarchive --tidy .+)", remarks)
     assert store.run("--namespace", "resumed", *undo.split())[0] == 0
     assert store.archived("resumed") == []
-    with closing(sqlite3.connect(store.data_dir / "perdure.db")) as database:
+    with store_of(store.data_dir) as database:
         query = "SELECT count(*) FROM memory WHERE namespace = 'resumed' AND forgotten_at IS NULL"
         assert database.execute(query).fetchone() == (460,)
         # Whatever time a tidying goes by, history tells when it was.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DEADLINE_S, StartHttp, StartStdio, environment, run
+from conftest import DEADLINE_S, StartHttp, StartStdio, environment, run, store_of
 from perdure.tokens import digest, is_secret, new_secret
 from tokens import call, listed, make_token, post, request, status_of
 
@@ -26,7 +26,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def rows(data_dir: Path, statement: str) -> list[tuple[str, ...]]:
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+    with store_of(data_dir) as database:
         return database.execute(statement).fetchall()
 
 
@@ -148,6 +148,7 @@ def test_of_a_token_only_a_digest_is_stored_and_nothing_tells_it(
     ]
 
 
+@pytest.mark.sqlite(reason="perdure backup")
 def test_a_backup_carries_tokens_and_an_export_does_not(start_http: StartHttp, data_dir: Path, tmp_path: Path) -> None:
     token, _ = make_token(data_dir)
     run("remember", "tea", env=environment(data_dir))
@@ -172,6 +173,7 @@ def test_the_last_use_is_noted_beside_the_calls_and_once_a_minute(start_http: St
     assert listed(data_dir)[id]["used_at"] == first
 
 
+@pytest.mark.sqlite(reason="the lock of the file")
 def test_a_call_does_not_wait_for_the_use_of_its_token_to_be_written(start_http: StartHttp, data_dir: Path) -> None:
     token, id = make_token(data_dir)
     server = start_http()

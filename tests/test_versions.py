@@ -5,15 +5,13 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import sqlite3
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import Json, StdioClient, environment, run
+from conftest import Json, StdioClient, environment, run, store_of
 from perdure.backup import back_up, restore
 from perdure.pruning import KeptVersion, plan
 from perdure.settings import FilesSettings
@@ -57,7 +55,7 @@ def pruned(told: Json) -> list[tuple[str, int, str]]:
 
 def as_schema_6(data_dir: Path) -> None:
     """Give a store the form in which an earlier release left it: versions by path, nothing about pruning."""
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+    with store_of(data_dir) as database:
         for path, version, sha256 in database.execute("SELECT path, version, sha256 FROM file_version").fetchall():
             place = root(data_dir) / former_place(path, version, sha256)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +77,7 @@ def as_schema_6(data_dir: Path) -> None:
 
 def age(data_dir: Path, days: float, path: str = "%") -> None:
     """Let all versions there are be that much older."""
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+    with store_of(data_dir) as database:
         for rowid, at in database.execute("SELECT rowid, at FROM file_version WHERE path LIKE ?", (path,)).fetchall():
             earlier = (datetime.fromisoformat(at) - timedelta(days=days)).isoformat(timespec="microseconds")
             database.execute("UPDATE file_version SET at = ? WHERE rowid = ?", (earlier, rowid))

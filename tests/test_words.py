@@ -222,6 +222,7 @@ def test_texts_written_in_two_forms_of_unicode_are_the_same_words() -> None:
         assert query_terms(unicodedata.normalize("NFD", text)) == query_terms(unicodedata.normalize("NFC", text))
 
 
+@pytest.mark.sqlite(reason="Postgres had no such schema")
 def test_a_store_of_the_first_schema_finds_words_of_any_language(start_stdio: StartStdio, data_dir: Path) -> None:
     data_dir.mkdir(mode=0o700)
     engine = create_engine(f"sqlite:///{data_dir / 'perdure.db'}")

@@ -46,6 +46,8 @@ IMPORTED = (
     "alembic.command",
     "alembic.config",
     "mcp.server.lowlevel",
+    "perdure.store.postgres",
+    "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite.pysqlite",
 )
 AT_START = ("PYTHON", "LANG", "LC_", "LD_")  # begin the names of what an interpreter reads before anything else

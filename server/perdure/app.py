@@ -15,9 +15,9 @@ from perdure.models import Models
 from perdure.service import Core, Quotas, Service
 from perdure.service.file_quotas import FileQuotas
 from perdure.service.settling import Settling
-from perdure.settings import Settings, record_of
+from perdure.settings import Settings
 from perdure.sharing import Collections
-from perdure.store import Database, FairLock, FileDatabase, files
+from perdure.store import Database, FairLock, files, open_database
 from perdure.volumes import Volume, Volumes, VolumeWorkspace, read_settings
 from perdure.workspace import Workspace
 
@@ -28,7 +28,7 @@ EMBEDDING_THREADS = 8  # questions that may wait for their vector at once
 def open_service(settings: Settings) -> Generator[Service]:
     """Give the service of a data directory, which is made if it is missing. Raises Unavailable with what to do."""
     settle(settings.data_dir)
-    database = FileDatabase(settings.data_dir, record_of(settings.data_dir), audited=settings.audit.enabled)
+    database = open_database(settings)
     with contextlib.closing(database), held(settings.data_dir):
         database.check_place()  # a restore may have come between the two
         with _serving(database, settings) as service:

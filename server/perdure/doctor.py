@@ -23,7 +23,7 @@ from perdure.endpoint import is_local
 from perdure.errors import InvalidInput, Unavailable
 from perdure.models import Models
 from perdure.settings import Settings, record_of
-from perdure.store import Reader, health, vectors
+from perdure.store import EVERY, Reader, health, open_database, vectors
 from perdure.store.place import Place, advice
 from perdure.store.reserve import RESERVE_BYTES
 from perdure.store.vectors import IndexState
@@ -73,6 +73,8 @@ def examine(settings: Settings) -> list[Finding]:
     """Look at everything, worst or not, and return what was found, in the order of looking."""
     place = Place(settings.data_dir, record_of(settings.data_dir))
     found = [*_storage(settings.data_dir), *_room(settings.data_dir), *_volumes(settings)]
+    if settings.database.url is not None:
+        return [*found, *_postgres(settings), *_kept(settings.data_dir), *_model(settings)]
     if place.is_missing():
         found.append(_absent(place))
     else:
@@ -261,6 +263,27 @@ def _contents(reader: sqlite3.Connection, settings: Settings) -> Iterator[Findin
         )
     yield _clock(health.last_recorded(reader))
     yield from _index(reader, settings)
+
+
+def _postgres(settings: Settings) -> Iterator[Finding]:
+    try:
+        database = open_database(settings)
+    except Unavailable as exc:
+        why = f" ({exc.__cause__})".replace("\n", " ") if exc.__cause__ is not None else ""
+        fix = "Start the server that database.url names, or correct that setting; perdure migrate changes a schema."
+        yield Finding("database", "failure", f"{exc}{why}", fix)
+        return
+    with closing(database):
+        try:
+            yield Finding("database", "ok", f"{database.engine} with {database.bytes / 2**20:,.1f} MiB.")
+            if (why := database.blocked(1.0)) is not None:
+                yield Finding("database", "failure", why, "Until then servers answer from what is stored.")
+            with database.read(EVERY) as reader:
+                yield Finding("schema", "ok", f"The schema is {database.schema(reader)}, that of this program.")
+                yield _clock(health.last_recorded(reader))
+                yield from _index(reader, settings)
+        except Unavailable as exc:
+            yield Finding("database", "failure", str(exc), "Look at the log of its server.")
 
 
 def _pages(reader: sqlite3.Connection) -> Finding:

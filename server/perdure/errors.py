@@ -29,5 +29,9 @@ class Unavailable(PerdureError):
     """A part that is needed does not answer now (database, embedder, index); nothing was half done."""
 
 
+class Interrupted(Unavailable):
+    """The database went away or gave up a transaction; nothing of it was stored, and the same call may succeed."""
+
+
 class Damaged(Unavailable):
     """A part of the database cannot be read; the rest can, and nothing is written until it was looked at."""

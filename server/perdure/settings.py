@@ -51,6 +51,19 @@ class ToolSettings(_Section):
     )
 
 
+class DatabaseSettings(_Section):
+    """Where the truth lies: in a file of the data directory, or in a database of Postgres that servers share."""
+
+    url: str | None = Field(
+        None,
+        pattern=r"^postgres(ql)?://\S+$",
+        repr=False,
+        description="a database of Postgres, like postgresql://perdure@db.example.org/perdure; needs the extra"
+        " postgres. Without it: perdure.db in data_dir",
+    )
+    connections: int = Field(20, ge=2, le=500, description="Postgres: the most that one process opens")
+
+
 class EmbedderSettings(_Section):
     """What turns text into vectors. One that fails never turns into another: recall answers by words, and says so."""
 
@@ -425,6 +438,7 @@ class Settings(BaseSettings):
         "text", description="text, or json: one object a line, with the request it belongs to"
     )
     tools: ToolSettings = ToolSettings()  # pyright: ignore[reportCallIssue] defaults of every field
+    database: DatabaseSettings = DatabaseSettings()  # pyright: ignore[reportCallIssue]
     embedder: EmbedderSettings = EmbedderSettings()  # pyright: ignore[reportCallIssue]
     index: IndexSettings = IndexSettings()  # pyright: ignore[reportCallIssue]
     http: HttpSettings = HttpSettings()  # pyright: ignore[reportCallIssue]

@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Index, Integer, LargeBinary, Text, text
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    Index,
+    Integer,
+    LargeBinary,
+    SmallInteger,
+    Text,
+    TextClause,
+    text,
+)
+from sqlalchemy.types import TypeDecorator, TypeEngine
 from sqlmodel import Field, SQLModel
 
 EMBEDDING_PENDING = text("embedding IS NULL AND deleted = 0")
 TOMBSTONE = text("deleted = 1")
+EXPIRING = text("expires_at IS NOT NULL")
+
+
+def _index_of(condition: TextClause, name: str, *columns: str) -> Index:
+    """Return an index of the rows alone that meet a condition, in either database."""
+    return Index(name, *columns, sqlite_where=condition, postgresql_where=condition)
+
+
+class Flag(TypeDecorator[bool]):
+    """Yes or no, stored as 1 or 0 in either database, so that a statement compares it with a number in both."""
+
+    impl = Boolean
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:  # Any: SQLAlchemy types it so
+        return dialect.type_descriptor(SmallInteger() if dialect.name == "postgresql" else Boolean())
+
+    def process_bind_param(self, value: bool | None, dialect: Dialect) -> Any:
+        return int(value) if value is not None and dialect.name == "postgresql" else value
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> bool | None:
+        return None if value is None else bool(value)
 
 
 class EpisodeRow(SQLModel, table=True):
@@ -189,7 +226,13 @@ class PassageRow(SQLModel, table=True):
         Index("passage_by_subject", "namespace", "type", "subject"),
         Index("passage_by_thread", "namespace", "thread", "seq"),
         Index("passage_in_reach", "namespace", "hidden", "type", "superseded_at", "expires_at", "at"),
-        Index("passage_expiring", "namespace", "expires_at", sqlite_where=text("expires_at IS NOT NULL")),
+        Index(
+            "passage_expiring",
+            "namespace",
+            "expires_at",
+            sqlite_where=text("expires_at IS NOT NULL"),
+            postgresql_where=text("expires_at IS NOT NULL"),
+        ),
         {"sqlite_autoincrement": True},
     )
 
@@ -246,8 +289,15 @@ class ChunkRow(SQLModel, table=True):
     __table_args__ = (
         Index("chunk_by_passage", "passage_id", "model"),
         Index("chunk_by_generation", "model", "namespace", "generation"),
-        Index("chunk_pending", "model", "attempts", "id", sqlite_where=EMBEDDING_PENDING),
-        Index("chunk_tombstone", "model", "id", sqlite_where=TOMBSTONE),
+        Index(
+            "chunk_pending",
+            "model",
+            "attempts",
+            "id",
+            sqlite_where=EMBEDDING_PENDING,
+            postgresql_where=EMBEDDING_PENDING,
+        ),
+        _index_of(TOMBSTONE, "chunk_tombstone", "model", "id"),
         {"sqlite_autoincrement": True},
     )
 
@@ -366,3 +416,11 @@ class IndexStateRow(SQLModel, table=True):
     id: int = Field(default=1, primary_key=True)
     model: int = Field(foreign_key="model.id")
     next_model: int | None = Field(default=None, foreign_key="model.id")
+
+
+for _table in SQLModel.metadata.tables.values():
+    for _column in _table.columns:
+        if isinstance(_column.type, Boolean):
+            _column.type = Flag()
+        elif isinstance(_column.type, Integer):  # which has 32 bits in Postgres, and as many as it takes in SQLite
+            _column.type = BigInteger().with_variant(Integer(), "sqlite")

@@ -152,6 +152,11 @@ def indexed_words(term: Term) -> list[str]:
     return [_stem("porter", _bare(form)) for form in alone]
 
 
+def words_of(text: str) -> list[str]:
+    """Return the words of a text of index_form, or of a form of a term, in order, as FTS5 keeps them."""
+    return [_stem("porter", word) for word in _WORD.findall(_bare(text.lower()))]
+
+
 def found_share(terms: Sequence[Term], content: str) -> float:
     """Return the share of the terms that `content` has, 0 without terms. Latin words may be parts of longer ones."""
     if not terms:

@@ -17,7 +17,7 @@ from perdure.cli.output import note, progress_bar, show, visible
 from perdure.cli.root import session, settings_of
 from perdure.disk import new_file
 from perdure.errors import InvalidInput, Refused, Unavailable
-from perdure.settings import PASSPHRASE, SPACE, backup_passphrase
+from perdure.settings import PASSPHRASE, SPACE, Settings, backup_passphrase
 from perdure.types import Imported
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def backup(
     from perdure.backup import back_up
     from perdure.sealing import Seal, recipients_of
 
-    settings, seal = settings_of(ctx), None
+    settings, seal = _of_file(ctx, "backup"), None
     if recipient:
         seal = Seal(recipients_of(recipient))
         if encrypt or not seal.recipients:
@@ -67,13 +67,36 @@ def restore(
     from perdure.sealing import identities_of, lock_of
     from perdure.warm.answering import dismiss
 
-    data_dir, lock = settings_of(ctx).data_dir, lock_of(file)
+    data_dir, lock = _of_file(ctx, "restore").data_dir, lock_of(file)
     if lock == "key" and not identity:
         raise InvalidInput(f"{file} is encrypted for a key. Give the file that holds it: --identity key.txt")
     keys = identities_of(identity or ())
     secret = _passphrase(new=False) if lock == "passphrase" else ""
     dismiss(data_dir)
     show(restore(data_dir, file.absolute(), keys, secret), as_json, _show_restored)
+
+
+def _of_file(ctx: typer.Context, command: str) -> Settings:
+    """Return the settings of a store that lies in the data directory. Raises Refused for one in Postgres."""
+    settings = settings_of(ctx)
+    if settings.database.url is not None:
+        raise Refused(
+            f"perdure {command} is for a store in the data directory, and this one is in Postgres. Save that with"
+            f" pg_dump, and the folder {settings.data_dir / 'workspace'} beside it; or take perdure export"
+            " --all-namespaces, which holds both and which perdure import reads."
+        )
+    return settings
+
+
+@app.command()
+def migrate(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Bring the store to this program's schema. Needed with Postgres alone: a store in a file is, when it is opened."""
+    from perdure.store.opening import migrate
+
+    former, present = migrate(settings_of(ctx))
+    done = {"former": former, "schema": present}
+    said = f"The schema is {present}" + ("." if former == present else f"; it was {former or 'not there yet'}.")
+    show(done, as_json, lambda _: note(said))
 
 
 @app.command()

@@ -267,7 +267,7 @@ def _watched(
 def answer_call(tool: Tool, service: Service, caller: Principal, arguments: Any) -> tuple[wire.CallToolResult, Outcome]:
     """Return the tool's result. Our own failures carry their text; anything else is a bug, logged and not shown."""
     try:
-        return _result(tool.run(service, caller, arguments)), "ok"
+        return _result(service.again(partial(tool.run, service, caller, arguments))), "ok"
     except PerdureError as exc:
         return failure(str(exc)), "unavailable" if isinstance(exc, Unavailable) else "refused"
     except Exception as exc:  # noqa: BLE001 the outermost edge: a bug must cost one call, not the server

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from perdure.volumes import Volumes
 from perdure.workspace import Workspace
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 EMPTY: Matrix = np.empty((0, 0), np.float32)
 BULK_GAP_S = 0.03  # writes closer together than this are a load job: their embeddings are left to the sweep
@@ -211,6 +213,10 @@ class Part:
         """Return what stands at a path of a namespace or a volume: the first that is asked of the transaction."""
         put = self._core.settling.put(space, path)
         return present_of(tx, self._core.workspace_of(space), space, path, put)
+
+    def again(self, call: Callable[[], T]) -> T:
+        """Return what a call gives; done anew while the database interrupts it and nothing of it is stored yet."""
+        return self._core.database.again(call)
 
     def _path(self, path: str) -> str:
         """Return the one form of a path that may be read and written. Raises InvalidInput, Refused."""

@@ -285,7 +285,12 @@ class Erasing(WritingBack):
         folders = [directory, *(each.absolute() for each in backups)]
         found = search(pieces, folders, but=journal.path)
         judged = self._judged(Judge(Finder(pieces), journal.scopes), found)
-        outside = [*OUTSIDE, *self._noted_outside(caller.namespace, journal), *self._left_indexes()]
+        outside = [
+            *OUTSIDE,
+            *self._core.database.beyond_erasing,
+            *self._noted_outside(caller.namespace, journal),
+            *self._left_indexes(),
+        ]
         return Erased(
             namespace=scope.namespace,
             removed=dict(sorted(journal.removed.items())),
@@ -305,7 +310,8 @@ class Erasing(WritingBack):
     def _judged(self, judge: Judge, found: Searched) -> Judged:
         directory = self._core.settings.data_dir
         kept = erasing.folders_kept(directory)
-        of: dict[Path, dict[str, list[int]]] = {}
+        # What lies in no file of the directory is looked at all the same.
+        of: dict[Path, dict[str, list[int]]] = {} if self._core.database.in_directory else {directory: {}}
         for path, numbers in found.hits.items():
             place = Path(path)
             owner = next((folder for folder in kept if place.is_relative_to(folder)), None)

@@ -95,6 +95,9 @@ class Tokens(Part):
 
     def any_tokens(self) -> bool:
         """Return whether a token was ever made here, so that nobody is let in without one."""
+        return self.again(self._any_tokens)
+
+    def _any_tokens(self) -> bool:
         with self._core.database.read(EVERY) as tx:
             return stored.any_of(tx)
 
@@ -102,9 +105,8 @@ class Tokens(Part):
         """Return whom a token proves; None for one that is unknown, expired or revoked. Raises Unavailable."""
         if not tokens.is_secret(secret):
             return None
-        digest, now = tokens.digest(secret), times.now()
-        with self._core.database.read(EVERY) as tx:
-            found = stored.by_digest(tx, digest)
+        now = times.now()
+        found = self.again(partial(self._by_digest, tokens.digest(secret)))
         if found is None or _why_not(found, now) is not None:
             return None
         self._note_use(found.id, now)
@@ -118,6 +120,10 @@ class Tokens(Part):
             self._noted[id] = moment
         # Beside the call, which waits neither for the disk nor for another writer.
         self._core.background.submit(("token used", id), partial(self._write_use, id, now))
+
+    def _by_digest(self, digest: str) -> Token | None:
+        with self._core.database.read(EVERY) as tx:
+            return stored.by_digest(tx, digest)
 
     def _write_use(self, id: str, now: str) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -53,7 +52,7 @@ class Upkeep(Tidying):
         It tells nothing and takes no lock, so anybody may have it asked.
         """
         database = self._core.database
-        with database.read() as tx:
+        with database.read(EVERY) as tx:
             if database.schema(tx) != migrations.HEAD:
                 raise Unavailable("The store has another schema than this program; restart it with the newest perdure.")
         if writes:
@@ -134,7 +133,7 @@ class Upkeep(Tidying):
             **({"erasing": ERASING} if unfinished(core.settings.data_dir) else {}),
             "tokens_today": found.get("tokens today"),
             "workers": indexer.workers(state),
-            "versions": _versions(found.get("schema")),
+            "versions": _versions(found.get("schema"), core.database.engine),
         }
 
     def _index(self, state: IndexState) -> dict[str, Any]:  # Any: as status
@@ -256,11 +255,11 @@ def _not_searched(counts: dict[str, int]) -> dict[str, Any]:
     return {**counts, "hint": hint}
 
 
-def _versions(schema: str | None) -> dict[str, str | None]:
+def _versions(schema: str | None, database: str) -> dict[str, str | None]:
     return {
         "perdure": __version__,
         "schema": schema,
-        "sqlite": sqlite3.sqlite_version,
+        "database": database,
         "chromadb": version("chromadb"),
         "mcp": version("mcp"),
     }

@@ -2,6 +2,7 @@
 
 from perdure.store.engine import FileDatabase
 from perdure.store.fairlock import FairLock
+from perdure.store.opening import open_database
 from perdure.store.port import EVERY, Database, Reader, reader_of
 
-__all__ = ["EVERY", "Database", "FairLock", "FileDatabase", "Reader", "reader_of"]
+__all__ = ["EVERY", "Database", "FairLock", "FileDatabase", "Reader", "open_database", "reader_of"]

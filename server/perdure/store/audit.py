@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlmodel import Session
 
 from perdure.store.catalogue import has_table, last_given
-from perdure.store.port import AUDITED, TOKEN, Reader, reader_of
+from perdure.store.port import AUDITED, TOKEN, Reader, is_sqlite, reader_of
 from perdure.tables import EpisodeRow
 
 NOTED = "perdure_noted"  # in the info of a session: the changes to be appended before its commit
@@ -97,9 +97,7 @@ def append_noted(tx: Session) -> None:
 
 
 def _append(reader: Reader, changes: Iterable[Change]) -> None:
-    last = reader.execute("SELECT id, hash FROM audit ORDER BY id DESC LIMIT 1").fetchone()
-    # Numbers are not given twice: a row that was cut off at the end leaves a gap behind.
-    id, previous = max(last_given(reader, "audit"), last[0] if last else 0), last[1] if last else FIRST
+    id, previous = _end(reader)
     for change in changes:
         id += 1
         salt = secrets.token_hex(16) if change.target is not None else None
@@ -111,6 +109,18 @@ def _append(reader: Reader, changes: Iterable[Change]) -> None:
             (*bound[:6], change.target, salt, digest, change.outcome, change.seq, previous, hashed),
         )
         previous = hashed
+    if not is_sqlite(reader):
+        reader.execute("UPDATE given SET seq = ?, hash = ? WHERE name = 'audit'", (id, previous))
+
+
+def _end(reader: Reader) -> tuple[int, str]:
+    """Return the number and the hash of the last row. Whoever asked keeps others from asking until the commit."""
+    if not is_sqlite(reader):
+        # A transaction sees the rows of its own namespaces alone, so the end of the chain stands beside them.
+        return reader.execute("SELECT seq, hash FROM given WHERE name = 'audit' FOR UPDATE").fetchone()
+    last = reader.execute("SELECT id, hash FROM audit ORDER BY id DESC LIMIT 1").fetchone()
+    # Numbers are not given twice: a row that was cut off at the end leaves a gap behind.
+    return max(last_given(reader, "audit"), last[0] if last else 0), last[1] if last else FIRST
 
 
 def rows(reader: Reader, *, namespace: str | None, after: int = 0, limit: int = -1) -> Iterator[Noted]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from perdure.errors import Damaged, Unavailable
 from perdure.store import audit, erasure, health, log, trouble
 from perdure.store.fairlock import FairLock
 from perdure.store.place import Place
-from perdure.store.port import AUDITED, TOKEN, Reader, is_sqlite
+from perdure.store.port import AUDITED, TOKEN, Reader, T, is_sqlite
 from perdure.store.reserve import Reserve
 
 BUSY_TIMEOUT_MS = 5_000  # a lock that somebody takes past ours
@@ -44,6 +44,9 @@ class FileDatabase:
     Where it cannot be written it is read all the same; each write tries again whether it can be.
     """
 
+    in_directory = True
+    beyond_erasing: tuple[str, ...] = ()
+
     def __init__(self, directory: Path, record: Path | None = None, *, audited: bool = True) -> None:
         """`record`: where to note that a store is here. `audited`: whether changes are noted in the audit.
 
@@ -62,6 +65,16 @@ class FileDatabase:
         self._engine, self._read_only = self._open()
         self._settle_schema()
         self._place.remember()
+
+    @staticmethod
+    def present_schema(directory: Path) -> str | None:
+        """Return the schema of the store in a data directory, None where there is none yet; changes nothing."""
+        place = Place(directory, None)
+        if place.is_missing():
+            return None
+        place.recognise()
+        with _translated(directory), contextlib.closing(place.connect(read_only=True)) as reader:
+            return migrations.schema_version(reader)
 
     @property
     def read_only(self) -> str | None:
@@ -210,6 +223,9 @@ class FileDatabase:
                 audit.append_noted(session)
                 self._place.check()  # last, so that nothing is acknowledged into a file that nobody will find
                 self._commit(session, _driver_of(session.connection()))
+
+    def again(self, call: Callable[[], T]) -> T:
+        return call()  # whatever fails here would fail again
 
     def rewrite(self) -> None:
         """Write the file anew, with nothing in it but what is stored. Raises Unavailable while it is being read."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from perdure.errors import Unavailable
 from perdure.store.catalogue import has_table
-from perdure.store.port import Reader
+from perdure.store.port import Reader, is_sqlite
 
 CHECKPOINT_S = 30.0  # for readers to let go of the log; each of ours takes far less
 RETRY_S = 0.05
@@ -166,7 +166,8 @@ def texts_of_passages(reader: Reader, scope: Scope) -> Iterator[Text]:
 
 def _texts(reader: Reader, scope: Scope, sources: Sequence[tuple[str, str, tuple[str, ...]]]) -> Iterator[str]:
     for table, where, columns in sources:
-        if not has_table(reader, table):
+        # Postgres keeps of a passage's words how often each comes, which nothing is recognised by.
+        if not has_table(reader, table) or (table == "passage_fts" and not is_sqlite(reader)):
             continue
         rows = reader.execute(f"SELECT {', '.join(columns)} FROM {table} WHERE {where}", _values(scope))
         for row in rows:
@@ -301,7 +302,8 @@ def rewrite_words(reader: Reader) -> None:
     FTS5's own secure-delete needs SQLite 3.42, and makes an index that former versions cannot read, while a store may
     be opened with another Python, and so with another SQLite, tomorrow.
     """
-    reader.execute("INSERT INTO passage_fts (passage_fts) VALUES ('optimize')")
+    if is_sqlite(reader):
+        reader.execute("INSERT INTO passage_fts (passage_fts) VALUES ('optimize')")
 
 
 def rewrite_pages(driver: sqlite3.Connection) -> None:
@@ -337,12 +339,18 @@ class Stored:
 _NAMES = ("id", "seq", "path", "file", "key", "subject")
 
 
+SQLITE_TABLES = (
+    "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+    " AND (name NOT LIKE 'passage_fts_%' OR name = 'passage_fts_content')"
+)
+
+
 def stored(reader: Reader) -> Iterator[Stored]:
     """Yield every row of the database, that of the full-text table in the form in which it is kept."""
-    tables = reader.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
-        " AND (name NOT LIKE 'passage_fts_%' OR name = 'passage_fts_content')"
-    ).fetchall()
+    if not is_sqlite(reader):
+        tables = reader.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema").fetchall()
+    else:
+        tables = reader.execute(SQLITE_TABLES).fetchall()
     for (table,) in tables:
         rows = reader.execute(f"SELECT * FROM {table}")
         columns = [column[0] for column in rows.description]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from types import ModuleType
 
-from perdure.store.port import Reader
+from perdure.store.port import Reader, is_sqlite
 from perdure.words import Term, index_form, indexed_words, match_expression
 
 BODY_WEIGHT, CONTEXT_WEIGHT = 1.0, 0.25  # measured on conversations: neighbours help most at a quarter of the weight
@@ -14,6 +15,9 @@ BODY_WEIGHT, CONTEXT_WEIGHT = 1.0, 0.25  # measured on conversations: neighbours
 
 def add(reader: Reader, rows: Sequence[tuple[int, str, str, str]]) -> None:
     """Store the words of new passages: (id, namespace, body, context)."""
+    if not is_sqlite(reader):
+        _in_postgres().add(reader, rows, context_weight=CONTEXT_WEIGHT)
+        return
     reader.executemany(
         "INSERT INTO passage_fts (rowid, body, context, namespace) VALUES (?, ?, ?, ?)",
         [
@@ -25,6 +29,9 @@ def add(reader: Reader, rows: Sequence[tuple[int, str, str, str]]) -> None:
 
 def set_context(reader: Reader, id: int, context: str) -> None:
     """Replace the neighbours a passage is also found by."""
+    if not is_sqlite(reader):
+        _in_postgres().set_context(reader, id, context, context_weight=CONTEXT_WEIGHT)
+        return
     reader.execute("UPDATE passage_fts SET context = ? WHERE rowid = ?", (index_form(context), id))
 
 
@@ -43,6 +50,8 @@ def search(
     With `most` only so many passages are looked at where there are more: those with the rarer terms, whose score the
     commoner ones add to.
     """
+    if not is_sqlite(reader):
+        return _in_postgres().search(reader, namespace, terms, where, values, k, most=most)
     match = f"({match_expression(terms)})"
     if most is not None and (rarer := _rarer(reader, terms, most)):
         match = f"({match_expression(rarer)}) AND {match}"
@@ -59,6 +68,8 @@ def search(
 
 def has_term(reader: Reader, id: int, term: Term) -> bool:
     """Return whether the passage, or the neighbours it is also found by, has the term as the index of words sees it."""
+    if not is_sqlite(reader):
+        return _in_postgres().has_term(reader, id, term)
     statement = "SELECT 1 FROM passage_fts WHERE passage_fts MATCH ? AND rowid = ?"
     match = f"{{body context}} : ({match_expression([term])})"
     return reader.execute(statement, (match, id)).fetchone() is not None
@@ -81,6 +92,13 @@ def _rarer(reader: Reader, terms: Sequence[Term], most: int) -> list[Term]:
         rarer.append(term)
         most -= having[term]
     return rarer
+
+
+def _in_postgres() -> ModuleType:
+    # Here, since the driver is an extra that a store in a file does without.
+    from perdure.store.postgres import words
+
+    return words
 
 
 def namespace_word(namespace: str) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 from sqlmodel import Session
 
@@ -21,6 +21,9 @@ TOKEN = "perdure_token"  # in the info of a session: the id of the token that pr
 READER = "perdure_reader"  # in the info of a session, unless the driver's connection is the reader
 
 Values = Sequence[Any] | Mapping[str, Any]  # Any: whatever the columns hold
+
+
+T = TypeVar("T")
 
 
 class Rows(Protocol):
@@ -54,6 +57,10 @@ class Database(Protocol):
 
     directory: Path
     """The data directory: files, workers and locks lie there in either form."""
+    in_directory: bool
+    """Whether the truth lies there too, so that whoever has the directory has all of it."""
+    beyond_erasing: tuple[str, ...]
+    """Where it may have left what was erased, that no erasure reaches."""
 
     @property
     def read_only(self) -> str | None:
@@ -105,6 +112,10 @@ class Database(Protocol):
 
     def write_derived(self, *namespaces: str) -> AbstractContextManager[Session]:
         """Like write, but the commit may be lost in a power failure: for what can be made again from the text."""
+        ...
+
+    def again(self, call: Callable[[], T]) -> T:
+        """Return what `call` gives; done anew while the database interrupts it and nothing of it is committed yet."""
         ...
 
     def rewrite(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from perdure.store.catalogue import last_given
+from perdure.store.catalogue import last_given, note_given
 from perdure.store.port import Reader
 
 Row = dict[str, Any]  # Any: whatever the columns hold
@@ -91,6 +91,7 @@ class Numbers:
         )
         new = self._newest + 1 if taken else old
         self._own, self._newest = new, max(self._newest, new)
+        note_given(self._reader, "episode", new)
         self._note(old, new)
         return new
 

@@ -1,0 +1,35 @@
+"""A transaction of Postgres, as the statements of store/ see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, LiteralString, cast
+
+import psycopg
+
+from perdure.store.port import Rows, Values
+from perdure.store.postgres.spelling import spelled
+
+
+class PostgresReader:
+    """Takes the statements that a connection to SQLite takes, in their words."""
+
+    def __init__(self, driver: psycopg.Connection[tuple[Any, ...]]) -> None:  # Any: whatever the columns hold
+        self.driver = driver
+
+    def execute(self, sql: str, parameters: Values = (), /) -> Rows:
+        return self.driver.execute(_literal(sql), parameters)
+
+    def script(self, sql: str) -> None:
+        """Run several statements in one round trip, in the words of Postgres."""
+        self.driver.execute(cast("LiteralString", sql))
+
+    def executemany(self, sql: str, parameters: Iterable[Values], /) -> Rows:
+        cursor = self.driver.cursor()
+        cursor.executemany(_literal(sql), parameters)
+        return cursor
+
+
+def _literal(sql: str) -> LiteralString:
+    # psycopg's types keep text that came from outside out of statements; ours are built of our own parts alone.
+    return cast("LiteralString", spelled(sql))

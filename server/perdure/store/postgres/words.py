@@ -1,0 +1,212 @@
+"""The words of passages in Postgres: tsvector finds them, and SQL rates them by BM25 as FTS5 does.
+
+Words are stemmed here, by the rules that FTS5 has them by, and each stands behind a mark of its namespace: so what a
+question reads of the index is of one namespace, however many share the table.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from perdure.store.port import Reader
+from perdure.words import Term, index_form, words_of
+
+MOST_POSITION, MOST_CHARS = 16_383, 200  # of a lexeme in Postgres: its last place, and what we keep of a long one
+MOST_OF_PREFIX = 50  # words that a beginning stands for
+LEAST_IDF = 1e-6  # as FTS5 rates a word that more than half of all have
+
+
+def add(reader: Reader, rows: Sequence[tuple[int, str, str, str]], *, context_weight: float) -> None:
+    """Store the words of new passages: (id, namespace, body, context). All at once, or each would count its words."""
+    columns = zip(*(_row(*row, context_weight=context_weight) for row in rows), strict=True)
+    reader.execute(
+        "INSERT INTO passage_fts (rowid, namespace, terms, counts, length)"
+        " SELECT rowid, namespace, CAST(terms AS tsvector), CAST(counts AS jsonb), length FROM unnest("
+        "CAST(? AS bigint[]), CAST(? AS text[]), CAST(? AS text[]), CAST(? AS text[]), CAST(? AS integer[]))"
+        " AS t(rowid, namespace, terms, counts, length)",
+        [list(column) for column in columns],
+    )
+
+
+def set_context(reader: Reader, id: int, context: str, *, context_weight: float) -> None:
+    """Replace the neighbours a passage is also found by."""
+    found = reader.execute(
+        "SELECT namespace, lexeme, cardinality(positions) FROM passage_fts, unnest(ts_filter(terms, '{a}'))"
+        " WHERE rowid = ?",
+        (id,),
+    ).fetchall()
+    if not found:
+        return
+    mark, words = _mark(found[0][0]), _words(context)
+    body = Counter({lexeme.removeprefix(mark): count for _, lexeme, count in found})
+    reader.execute(
+        "UPDATE passage_fts SET terms = ts_filter(terms, '{a}') || CAST(? AS tsvector), counts = CAST(? AS jsonb),"
+        " length = ? WHERE rowid = ?",
+        (_vector(mark, words, "B", 1), _counts(body, words, context_weight), body.total() + len(words) + 1, id),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """One form of a term: its words in order, the last of which may go on."""
+
+    words: tuple[str, ...]
+    goes_on: bool
+
+    def query(self, mark: str) -> str:
+        """Return what tsquery calls it."""
+        *first, last = (_quoted(mark + word) for word in self.words)
+        return "(" + " <-> ".join((*first, last + (":*" if self.goes_on else ""))) + ")"
+
+
+def search(
+    reader: Reader,
+    namespace: str,
+    terms: Sequence[Term],
+    where: str,
+    values: Mapping[str, object],
+    k: int,
+    *,
+    most: int | None,
+) -> list[tuple[int, float]]:
+    """Return up to k (passage id, BM25), best first, of passages `p` that meet `where` and have any of the terms."""
+    passages, mean = _in_all(reader, namespace)
+    forms = {term: _forms(term) for term in terms}
+    having = _having(reader, namespace, [form for each in forms.values() for form in each])
+    asked = list(terms) if most is None else _rarer(forms, having, most)
+    mark = _mark(namespace)
+    query = " | ".join(dict.fromkeys(form.query(mark) for term in asked for form in forms[term]))
+    if not query or not passages:
+        return []
+    every = dict.fromkeys(form for each in forms.values() for form in each)
+    words = {word: having[word] for form in every for word in _rated(form, having)}
+    phrases = {form: min(having.get(word, 0) for word in form.words) for form in every if len(form.words) > 1}
+    return reader.execute(
+        "SELECT p.id, s.score FROM word_scores(:namespace, CAST(:asked AS tsquery), CAST(:words AS text[]),"
+        " CAST(:word_idf AS float8[]), CAST(:phrases AS text[]), CAST(:phrase_idf AS float8[]),"
+        " CAST(:mean AS float8)) s JOIN passage p ON p.id = s.id"
+        f" WHERE {where} ORDER BY s.score DESC, p.id LIMIT :k",
+        {
+            **values,
+            "namespace": namespace,
+            "asked": query,
+            "words": list(words),
+            "word_idf": [_idf(passages, count) for count in words.values()],
+            "phrases": [form.query(mark) for form in phrases],
+            "phrase_idf": [_idf(passages, count) for count in phrases.values()],
+            "mean": mean,
+            "k": k,
+        },
+    ).fetchall()
+
+
+def has_term(reader: Reader, id: int, term: Term) -> bool:
+    """Return whether the passage, or the neighbours it is also found by, has the term as the index of words sees it."""
+    found = reader.execute("SELECT namespace FROM passage_fts WHERE rowid = ?", (id,)).fetchone()
+    if found is None:
+        return False
+    query = " | ".join(form.query(_mark(found[0])) for form in _forms(term))
+    statement = "SELECT 1 FROM passage_fts WHERE rowid = ? AND terms @@ CAST(? AS tsquery)"
+    return bool(query) and reader.execute(statement, (id, query)).fetchone() is not None
+
+
+def _in_all(reader: Reader, namespace: str) -> tuple[int, float]:
+    """Return how many passages have words, and how many words one has on average."""
+    statement = "SELECT passages, words FROM words_in_all WHERE namespace = ? AND passages > 0"
+    row = reader.execute(statement, (namespace,)).fetchone()
+    return (row[0], max(1.0, row[1] / row[0])) if row else (0, 1.0)
+
+
+def _forms(term: Term) -> list[_Form]:
+    found = ((tuple(_words_of(form.removesuffix("*"))), form.endswith("*")) for form in term.forms)
+    return [_Form(words, goes_on) for words, goes_on in found if words]
+
+
+def _having(reader: Reader, namespace: str, forms: Iterable[_Form]) -> dict[str, int]:
+    """Return how many passages have each word of the forms; of one that goes on, each that it may be."""
+    words = dict.fromkeys(word for form in forms for word in form.words)
+    statement = "SELECT term, passages FROM word WHERE namespace = ? AND term IN (SELECT value FROM json_each(?))"
+    having: dict[str, int] = dict(reader.execute(statement, (namespace, json.dumps(list(words)))))
+    for form in {form for form in forms if form.goes_on}:
+        begin = form.words[-1]
+        having |= dict(
+            reader.execute(
+                "SELECT term, passages FROM word WHERE namespace = ? AND term >= ? AND term < ?"
+                f" ORDER BY passages DESC LIMIT {MOST_OF_PREFIX}",
+                (namespace, begin, begin + "\U0010ffff"),
+            )
+        )
+    return having
+
+
+def _rated(form: _Form, having: Mapping[str, int]) -> list[str]:
+    if len(form.words) != 1:
+        return []
+    word = form.words[0]
+    return [each for each in having if each == word or (form.goes_on and each.startswith(word))]
+
+
+def _rarer(forms: Mapping[Term, Sequence[_Form]], having: Mapping[str, int], most: int) -> list[Term]:
+    """Return the rarest terms that stand in `most` passages together, one at least; all of them if all do."""
+    counts = {term: sum(having[word] for form in of for word in _rated(form, having)) for term, of in forms.items()}
+    if sum(counts.values()) <= most:
+        return list(forms)
+    rarer: list[Term] = []
+    for term in sorted(forms, key=counts.__getitem__):
+        if rarer and counts[term] > most:
+            break
+        rarer.append(term)
+        most -= counts[term]
+    return rarer
+
+
+def _idf(passages: int, having: int) -> float:
+    return max(LEAST_IDF, math.log((passages - having + 0.5) / (having + 0.5)) if passages > having else LEAST_IDF)
+
+
+def _words(text: str) -> list[str]:
+    return _words_of(index_form(text)) if text else []
+
+
+def _words_of(form: str) -> list[str]:
+    return [word[:MOST_CHARS] for word in words_of(form)]
+
+
+def _row(id: int, namespace: str, body: str, context: str, *, context_weight: float) -> tuple[int, str, str, str, int]:
+    mark, own, near = _mark(namespace), _words(body), _words(context)
+    # A gap between the two, or a phrase could begin in the one and end in the other.
+    terms = f"{_vector(mark, own, 'A', 0)} {_vector(mark, near, 'B', len(own) + 1)}"
+    return id, namespace, terms, _counts(Counter(own), near, context_weight), len(own) + len(near) + 1
+
+
+def _counts(body: Mapping[str, int], context: Sequence[str], context_weight: float) -> str:
+    """Return how often each word comes, as JSON: a neighbour's counts less."""
+    counts: dict[str, float] = dict(body)
+    for word, count in Counter(context).items():
+        counts[word] = counts.get(word, 0) + context_weight * count
+    return json.dumps(counts, ensure_ascii=False)
+
+
+def _vector(mark: str, words: Sequence[str], weight: str, after: int) -> str:
+    """Return words as tsvector reads them, with their places after the first `after`."""
+    places: dict[str, list[str]] = {}
+    for n, word in enumerate(words, after + 1):
+        places.setdefault(word, []).append(f"{min(n, MOST_POSITION)}{weight}")
+    return " ".join(f"{_quoted(mark + word)}:{','.join(at)}" for word, at in places.items())
+
+
+def _quoted(word: str) -> str:
+    return "'" + word.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+@lru_cache(10_000)
+def _mark(namespace: str) -> str:
+    """Return four characters for a namespace. Two may share one: the namespace is compared all the same."""
+    return base64.b64encode(hashlib.sha256(namespace.encode()).digest()[:3], b"-_").decode()

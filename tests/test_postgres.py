@@ -1,0 +1,271 @@
+"""What only a store in Postgres does; whatever both forms do, the other tests ask of it with --database postgres."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, LiteralString, cast
+
+import psycopg
+import pytest
+from sqlalchemy.exc import ProgrammingError
+
+import postgres
+from conftest import HttpServer, Json, StartHttp, environment, run
+from perdure.migrations import HEAD
+from perdure.store import EVERY, reader_of
+from perdure.store.port import Reader
+from perdure.store.postgres import PostgresDatabase
+from perdure.tables import EpisodeRow, SQLModel
+
+URL = "PERDURE_DATABASE__URL"
+WRITERS = 6
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """The address of a database with our schema."""
+    return postgres.database_of(tmp_path / "its own")
+
+
+@pytest.fixture
+def database(url: str, tmp_path: Path) -> Generator[PostgresDatabase]:
+    with closing(PostgresDatabase(url, tmp_path / "data")) as opened:
+        yield opened
+
+
+def said(answer: Json) -> str:
+    return answer["content"][0]["text"]
+
+
+def command(url: str, data_dir: Path, *arguments: str) -> Any:
+    return run(*arguments, env=environment(data_dir) | {URL: url})
+
+
+def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """Run a statement as the owner of the tables, past all policies."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(cast("LiteralString", statement))  # built here of nothing from outside
+        return cursor.fetchall() if cursor.description is not None else []
+
+
+# --- the schema
+
+
+def test_any_number_that_start_at_once_on_an_empty_database_make_one_schema(tmp_path: Path) -> None:
+    url = postgres.new_database("empty")
+    with ThreadPoolExecutor(4) as pool:
+        started = [
+            pool.submit(command, url, tmp_path / f"data {n}", "remember", f"Fact {n} of the walnut.") for n in range(4)
+        ]
+        done = [each.result() for each in started]
+
+    assert [each.returncode for each in done] == [0] * 4, [each.stderr for each in done]
+    assert execute(url, "SELECT version_num FROM alembic_version") == [(HEAD,)]
+    assert execute(url, "SELECT count(*), count(DISTINCT seq) FROM memory") == [(4, 4)]
+
+
+def test_a_server_refuses_a_former_schema_with_the_command_that_brings_it_up_to_date(url: str, tmp_path: Path) -> None:
+    execute(url, "UPDATE alembic_version SET version_num = '0009'")
+    refused = command(url, tmp_path / "data", "serve")
+
+    assert refused.returncode == 1 and "perdure migrate" in refused.stderr, refused.stderr
+
+
+def test_a_schema_of_a_newer_program_is_refused_by_every_command(url: str, tmp_path: Path) -> None:
+    execute(url, "UPDATE alembic_version SET version_num = '9999'")
+    for arguments in (("serve",), ("migrate",), ("recall", "walnut")):
+        refused = command(url, tmp_path / "data", *arguments)
+        assert refused.returncode == 1 and "newer perdure" in refused.stderr, refused.stderr
+
+
+def test_migrate_says_what_it_found_and_changes_a_current_schema_in_nothing(url: str, tmp_path: Path) -> None:
+    assert command(url, tmp_path / "data", "migrate").returncode == 0
+    again = command(url, tmp_path / "data", "migrate", "--json")
+    assert f'"former": "{HEAD}"' in again.stdout, again.stdout
+
+
+def test_the_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
+    url = postgres.new_database("foreign")
+    execute(url, "CREATE TABLE memory (theirs text)")
+    refused = command(url, tmp_path / "data", "remember", "A walnut.")
+
+    assert refused.returncode == 1 and "another program's" in refused.stderr, refused.stderr
+    assert execute(url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(1,)]
+
+
+def test_a_backup_is_refused_with_what_saves_a_store_in_postgres(url: str, tmp_path: Path) -> None:
+    for arguments in (("backup", str(tmp_path / "b.zip")), ("restore", str(tmp_path / "b.zip"))):
+        refused = command(url, tmp_path / "data", *arguments)
+        assert refused.returncode == 1 and "pg_dump" in refused.stderr, refused.stderr
+
+
+# --- the second wall
+
+
+def spaces_of(reader: Reader) -> dict[str, set[str]]:
+    """Return whose rows a transaction sees, by table, with statements that name no namespace."""
+    tables = [name for name, table in SQLModel.metadata.tables.items() if "namespace" in table.columns]
+    return {
+        table: {row[0] for row in reader.execute(f"SELECT DISTINCT namespace FROM {table}")}
+        for table in (*tables, "passage_fts", "word", "words_in_all")
+    }
+
+
+def test_a_statement_without_a_namespace_sees_the_rows_of_those_its_transaction_named(
+    url: str, database: PostgresDatabase, tmp_path: Path
+) -> None:
+    for namespace in ("alice", "bo"):
+        for arguments in (("remember", "A walnut.", "--tag", "nut"), ("state", "set", "nut", '"walnut"')):
+            done = command(url, tmp_path / "data", "--namespace", namespace, *arguments)
+            assert done.returncode == 0, done.stderr
+
+    with database.read("alice") as reader:
+        seen = spaces_of(reader)
+    with database.read() as reader:
+        unnamed = spaces_of(reader)
+    with database.read(EVERY) as reader:
+        every = spaces_of(reader)
+
+    assert all(spaces <= {"alice"} for spaces in seen.values()), seen
+    assert {"memory", "episode", "passage", "chunk", "memory_tag", "state", "audit", "word"} <= {
+        table for table, spaces in seen.items() if spaces == {"alice"}
+    }
+    assert not any(unnamed.values()), unnamed
+    assert every["memory"] == {"alice", "bo"}
+
+
+def test_a_row_of_another_namespace_can_be_neither_added_nor_changed(
+    database: PostgresDatabase, url: str, tmp_path: Path
+) -> None:
+    assert command(url, tmp_path / "data", "--namespace", "bo", "remember", "A walnut.").returncode == 0
+    with database.write("alice") as tx:
+        assert reader_of(tx).execute("UPDATE memory SET content = 'A pecan.'").rowcount == 0
+        assert reader_of(tx).execute("DELETE FROM memory_tag").rowcount == 0
+    foreign = EpisodeRow(namespace="bo", kind="turn", at="x", recorded_at="x", agent="a", content="x")
+    with pytest.raises(ProgrammingError, match="row-level security"), database.write("alice") as tx:
+        tx.add(foreign)
+        tx.flush()
+
+    assert execute(url, "SELECT content FROM memory") == [("A walnut.",)]
+
+
+def test_words_are_searched_in_no_namespace_that_the_transaction_did_not_name(
+    url: str, database: PostgresDatabase, tmp_path: Path
+) -> None:
+    assert command(url, tmp_path / "data", "--namespace", "bo", "remember", "A walnut.").returncode == 0
+    asked = (
+        "SELECT count(*) FROM word_scores('bo', CAST((SELECT min(CAST(terms AS text)) FROM passage_fts) AS tsquery),"
+        " ARRAY['walnut'], ARRAY[1.0], ARRAY[]::text[], ARRAY[]::float8[], 1)"
+    )
+    query = execute(url, "SELECT quote_literal(lexeme) FROM passage_fts, unnest(terms) WHERE lexeme LIKE '%walnut'")
+    asked = asked.replace("(SELECT min(CAST(terms AS text)) FROM passage_fts)", f"{query[0][0]}")
+    with database.read("bo") as reader:
+        assert reader.execute(asked).fetchone()[0] == 1
+    with database.read("alice") as reader:
+        assert reader.execute(asked).fetchone()[0] == 0
+
+
+# --- a database that goes away
+
+
+@contextmanager
+def disturbed(disturb: Callable[[], None], every_s: float) -> Generator[None]:
+    """Do this again and again, beside the block."""
+    ended = threading.Event()
+
+    def disturb_on() -> None:
+        while not ended.wait(every_s):
+            disturb()
+
+    thread = threading.Thread(target=disturb_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def remember_many(server: HttpServer, count: int, *, keyed: bool) -> dict[str, str]:
+    """Remember that many facts from several clients at once; return the text of each answer by its fact."""
+
+    def remember(n: int) -> tuple[str, str]:
+        fact = f"Fact {n} of the walnut."
+        key = {"idempotency_key": f"k{n}"} if keyed else {}
+        why = ""
+        for _ in range(20 if keyed else 1):  # what a client does with a call that failed and is safe to repeat
+            answer = server.call("remember", content=fact, **key)
+            why = said(answer) if answer["isError"] else ""
+            if not why:
+                break
+        return fact, why
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        return dict(pool.map(remember, range(count)))
+
+
+def test_connections_that_are_cut_cost_neither_an_acknowledged_fact_nor_a_second_one(
+    url: str, start_http: StartHttp
+) -> None:
+    server = start_http(**{URL: url})
+
+    def cut() -> None:
+        execute(
+            url,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'perdure' AND datname = current_database()",
+        )
+
+    with disturbed(cut, 0.1):
+        failed = {fact: why for fact, why in remember_many(server, 60, keyed=True).items() if why}
+
+    assert not failed
+    stored = execute(url, "SELECT content, count(*) FROM memory GROUP BY content")
+    assert len(stored) == 60 and all(count == 1 for _, count in stored), stored
+
+
+def test_a_server_of_postgres_that_crashes_and_comes_back_loses_no_acknowledged_fact_and_makes_none_twice(
+    start_http: StartHttp,
+) -> None:
+    server = postgres.start_server()
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE crashing")
+    url = server.url.replace("/postgres?", "/crashing?")
+    serving = start_http(**{URL: url})
+
+    with disturbed(lambda: server.restart("immediate"), 1.5):
+        begun = time.monotonic()
+        answers: dict[str, str] = {}
+        while time.monotonic() - begun < 8:
+            answers |= remember_many(serving, 30, keyed=True)
+
+    stored = dict(execute(url, "SELECT content, count(*) FROM memory GROUP BY content"))
+    assert {fact for fact, why in answers.items() if not why} <= stored.keys()
+    assert all(count == 1 for count in stored.values()), stored
+
+
+# --- replicas
+
+
+def test_two_servers_on_one_database_agree_who_holds_a_key_and_in_which_order(
+    url: str, start_http: StartHttp, tmp_path: Path
+) -> None:
+    servers = [start_http("--data-dir", str(tmp_path / f"replica {n}"), **{URL: url}) for n in range(2)]
+
+    def remember(n: int) -> Json:
+        return servers[n % 2].call("remember", content=f"The walnut lies in drawer {n}.", key="walnut.place")
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        answers = list(pool.map(remember, range(30)))
+
+    assert not any(answer["isError"] for answer in answers), answers
+    in_force = execute(url, "SELECT content, seq FROM memory WHERE superseded_by IS NULL")
+    assert len(in_force) == 1 and execute(url, "SELECT max(seq) FROM memory") == [(in_force[0][1],)]
+    found = [server.call("recall", query="where is the walnut?") for server in servers]
+    assert all(in_force[0][0] in said(answer) for answer in found)
+    assert command(url, tmp_path / "replica 0", "audit", "verify").returncode == 0
