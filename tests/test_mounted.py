@@ -346,6 +346,7 @@ def test_volumes_that_lie_in_one_another_are_refused(data_dir: Path, handbook: P
     assert ran.returncode == 2 and "volumes.b.path" in ran.stderr and "of a lie in one another" in ran.stderr
 
 
+@pytest.mark.sqlite(reason="perdure backup")
 def test_a_backup_has_the_versions_of_a_volume_and_not_its_files(
     connect: Connect, data_dir: Path, handbook: Path, tmp_path: Path
 ) -> None:

@@ -16,11 +16,14 @@ from sqlalchemy.exc import ProgrammingError
 
 import postgres
 from conftest import HttpServer, Json, StartHttp, environment, run
+from perdure.app import open_service
 from perdure.migrations import HEAD
+from perdure.settings import Settings
 from perdure.store import EVERY, reader_of
 from perdure.store.port import Reader
 from perdure.store.postgres import PostgresDatabase
 from perdure.tables import EpisodeRow, SQLModel
+from perdure.types import Asking, Principal, Turn
 
 URL = "PERDURE_DATABASE__URL"
 WRITERS = 6
@@ -160,7 +163,7 @@ def test_words_are_searched_in_no_namespace_that_the_transaction_did_not_name(
     assert command(url, tmp_path / "data", "--namespace", "bo", "remember", "A walnut.").returncode == 0
     asked = (
         "SELECT count(*) FROM word_scores('bo', CAST((SELECT min(CAST(terms AS text)) FROM passage_fts) AS tsquery),"
-        " ARRAY['walnut'], ARRAY[1.0], ARRAY[]::text[], ARRAY[]::float8[], 0.25, 1)"
+        " ARRAY['walnut'], ARRAY[1.0], ARRAY[]::text[], ARRAY[]::float8[], ARRAY[]::float8[], 1)"
     )
     query = execute(url, "SELECT quote_literal(lexeme) FROM passage_fts, unnest(terms) WHERE lexeme LIKE '%walnut'")
     asked = asked.replace("(SELECT min(CAST(terms AS text)) FROM passage_fts)", f"{query[0][0]}")
@@ -269,3 +272,48 @@ def test_two_servers_on_one_database_agree_who_holds_a_key_and_in_which_order(
     found = [server.call("recall", query="where is the walnut?") for server in servers]
     assert all(in_force[0][0] in said(answer) for answer in found)
     assert command(url, tmp_path / "replica 0", "audit", "verify").returncode == 0
+
+
+# --- words
+
+
+SAID = (
+    "The deploy window is Tuesday at nine, and the on-call engineer watches it.",
+    "Deploying on a Friday was forbidden after the outage in March.",
+    "camelCaseNames like parseHttpHeader are found by their parts.",
+    "Die Bäckerei öffnet um sieben, die Brötchen sind um acht aus.",
+    "La boulangerie ouvre à sept heures et ferme à midi.",
+    "東京の天気は晴れです。",
+    "The engineer on call deployed the fix; deploys, deploys, deploys.",
+    "A window seat, please: the train leaves at nine.",
+    "The outage began when the disk of the database was full.",
+    "Ana's e-mail address is ana@example.org, and her phone is off.",
+)
+ASKED = (
+    "when do we deploy?",
+    "on-call engineer",
+    "parse http header",
+    "Bäckerei öffnen",
+    "boulangerie heures",
+    "東京の天気",
+    "window at nine",
+    "ana@example.org",
+    "the outage of the database",
+)
+
+
+def test_words_bring_up_the_same_in_the_same_order_as_in_sqlite(url: str, tmp_path: Path) -> None:
+    def answers(name: str, **database: str) -> list[list[str]]:
+        given = {"data_dir": tmp_path / name, "embedder": {"kind": "none"}, "database": database}
+        caller = Principal("default", "local")
+        with open_service(Settings.model_validate(given)) as service:
+            for n in range(8):
+                turns = [Turn("user", f"{said} ({n})", at=f"2026-03-{n + 1:02}") for said in SAID]
+                service.append_history(caller, f"thread {n}", turns)
+            for n, said in enumerate(SAID):
+                service.remember(caller, said, at=f"2026-02-{n + 1:02}")
+            return [[hit.content for hit in service.recall(caller, asked, Asking(limit=10)).hits] for asked in ASKED]
+
+    ours, theirs = answers("postgres", url=url), answers("sqlite")
+    assert all(ours)
+    assert ours == theirs

@@ -22,7 +22,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine
 
-from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, launch, run, store_of
+from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, launch, run, store_of, stored_bytes
 from perdure import migrations
 from perdure.embedders import Vector
 from perdure.embedders.hashing import HashingEmbedder
@@ -394,14 +394,13 @@ def test_the_same_name_for_a_model_of_another_size_is_another_model(
         larger.stop()
 
 
-@pytest.mark.sqlite(reason="searches the bytes of the file")
 def test_a_secret_is_not_stored_and_goes_to_no_other_endpoint(
     start_stdio: StartStdio, data_dir: Path, endpoint: Endpoint
 ) -> None:
     address = endpoint.settings["PERDURE_EMBEDDER__BASE_URL"].replace("//", "//ana:hunter2@")
     former = endpoint.settings | {"PERDURE_EMBEDDER__BASE_URL": address, "PERDURE_EMBEDDER__API_KEY": "sk-former"}
     stored(start_stdio, data_dir, turns=20, **former).end_input()
-    kept = b"".join(path.read_bytes() for path in data_dir.glob("perdure.db*"))
+    kept = stored_bytes(data_dir)
     assert b"letters" in kept
     assert b"hunter2" not in kept
     assert b"sk-former" not in kept

@@ -23,8 +23,8 @@ UNTOUCHED = ("alembic_version",)
 TABLES = """
 CREATE TABLE passage_fts (
     rowid bigint PRIMARY KEY, namespace varchar COLLATE "C" NOT NULL, terms tsvector NOT NULL,
-    body jsonb NOT NULL, context jsonb NOT NULL, length integer NOT NULL
-);
+    counts jsonb NOT NULL, length integer NOT NULL
+) WITH (toast_tuple_target = 8160);  -- compressed, a row would be unpacked for each word of a question
 CREATE INDEX passage_fts_terms ON passage_fts USING gin (terms) WITH (fastupdate = off);
 CREATE TABLE word (
     namespace varchar COLLATE "C" NOT NULL, term text COLLATE "C" NOT NULL, passages bigint NOT NULL,
@@ -76,7 +76,7 @@ END $$;
 CREATE OR REPLACE FUNCTION words_added() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO word AS w (namespace, term, passages)
-    SELECT namespace, term, count(*) FROM added, jsonb_object_keys(body || context) AS term
+    SELECT namespace, term, count(*) FROM added, jsonb_object_keys(counts) AS term
     GROUP BY namespace, term ORDER BY namespace, term
     ON CONFLICT (namespace, term) DO UPDATE SET passages = w.passages + excluded.passages;
     INSERT INTO words_in_all AS a (namespace, passages, words)
@@ -88,7 +88,7 @@ END $$;
 CREATE OR REPLACE FUNCTION words_removed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     WITH gone AS (
-        SELECT namespace, term, count(*) AS passages FROM removed, jsonb_object_keys(body || context) AS term
+        SELECT namespace, term, count(*) AS passages FROM removed, jsonb_object_keys(counts) AS term
         GROUP BY namespace, term
     ), less AS (
         UPDATE word w SET passages = w.passages - g.passages FROM gone g
@@ -102,26 +102,50 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- A new neighbour changes few of the words that a passage has: the others are left alone.
+CREATE OR REPLACE FUNCTION words_replaced() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    WITH changed AS (
+        SELECT namespace, term, sum(n) AS passages FROM (
+            SELECT namespace, jsonb_object_keys(counts) AS term, 1 AS n FROM added
+            UNION ALL SELECT namespace, jsonb_object_keys(counts), -1 FROM removed
+        ) each_word GROUP BY namespace, term HAVING sum(n) <> 0
+    ), gone AS (
+        DELETE FROM word w USING changed c
+        WHERE w.namespace = c.namespace AND w.term = c.term AND w.passages + c.passages <= 0
+        RETURNING w.namespace, w.term
+    )
+    INSERT INTO word AS w (namespace, term, passages)
+    SELECT namespace, term, passages FROM changed c
+    WHERE NOT EXISTS (SELECT 1 FROM gone g WHERE g.namespace = c.namespace AND g.term = c.term)
+    ORDER BY namespace, term
+    ON CONFLICT (namespace, term) DO UPDATE SET passages = w.passages + excluded.passages;
+    UPDATE words_in_all a SET words = a.words + g.words
+    FROM (
+        SELECT namespace, sum(n) AS words FROM (
+            SELECT namespace, length AS n FROM added UNION ALL SELECT namespace, -length FROM removed
+        ) each_length GROUP BY namespace HAVING sum(n) <> 0
+    ) g WHERE a.namespace = g.namespace;
+    RETURN NULL;
+END $$;
+
 -- BM25 as FTS5 has it (k1 = 1.2, b = 0.75). It runs as the owner of the tables: no index is asked for an operator that
 -- might tell of rows a policy hides, and this one is. So it looks for the policy itself.
 CREATE OR REPLACE FUNCTION word_scores(
     space text, asked tsquery, asked_words text[], word_idf float8[], asked_phrases text[], phrase_idf float8[],
-    context_weight float8, mean float8
+    phrase_n float8[], mean float8
 ) RETURNS TABLE (id bigint, score float8)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = {schema}, pg_temp ROWS 1000 AS $$
-    WITH matched AS MATERIALIZED (
-        SELECT f.rowid, f.terms, f.body, f.context, 1.2 * (0.25 + 0.75 * f.length / mean) AS norm
-        FROM passage_fts f WHERE f.namespace = space AND f.terms @@ asked AND {seen}
-    )
-    SELECT m.rowid, sum(s.idf * s.n * 2.2 / (s.n + m.norm))
-    FROM matched m, LATERAL (
-        SELECT q.idf, coalesce(CAST(m.body -> q.word AS float8), 0)
-            + context_weight * coalesce(CAST(m.context -> q.word AS float8), 0) AS n
-        FROM unnest(asked_words, word_idf) AS q(word, idf) WHERE m.body ? q.word OR m.context ? q.word
-        UNION ALL
-        SELECT q.idf, 1 FROM unnest(asked_phrases, phrase_idf) AS q(phrase, idf)
-        WHERE m.terms @@ CAST(q.phrase AS tsquery)
-    ) s GROUP BY m.rowid
+    SELECT f.rowid, (
+        -- n * 2.2 / (n + k), with the count n asked for once
+        SELECT sum(q.idf * 2.2 * (1 - k / (CAST(f.counts -> q.word AS float8) + k)))
+        FROM unnest(asked_words, word_idf) AS q(word, idf)
+    ) + coalesce((
+        SELECT sum(q.idf * q.n * 2.2 / (q.n + k))
+        FROM unnest(asked_phrases, phrase_idf, phrase_n) AS q(phrase, idf, n) WHERE f.terms @@ CAST(q.phrase AS tsquery)
+    ), 0)
+    FROM passage_fts f, LATERAL (SELECT 1.2 * (0.25 + 0.75 * f.length / mean)) AS norm(k)
+    WHERE f.namespace = space AND f.terms @@ asked AND {seen}
 $$;
 """
 
@@ -132,10 +156,8 @@ CREATE TRIGGER words_added AFTER INSERT ON passage_fts REFERENCING NEW TABLE AS 
     FOR EACH STATEMENT EXECUTE FUNCTION words_added();
 CREATE TRIGGER words_removed AFTER DELETE ON passage_fts REFERENCING OLD TABLE AS removed
     FOR EACH STATEMENT EXECUTE FUNCTION words_removed();
-CREATE TRIGGER words_replaced AFTER UPDATE ON passage_fts REFERENCING OLD TABLE AS removed
-    FOR EACH STATEMENT EXECUTE FUNCTION words_removed();
-CREATE TRIGGER words_replacing AFTER UPDATE ON passage_fts REFERENCING NEW TABLE AS added
-    FOR EACH STATEMENT EXECUTE FUNCTION words_added();
+CREATE TRIGGER words_replaced AFTER UPDATE ON passage_fts REFERENCING OLD TABLE AS removed NEW TABLE AS added
+    FOR EACH STATEMENT EXECUTE FUNCTION words_replaced();
 """
 
 # Asked once a statement, not once a row: a subquery without reference to one is a constant to the planner.

@@ -16,7 +16,7 @@ BODY_WEIGHT, CONTEXT_WEIGHT = 1.0, 0.25  # measured on conversations: neighbours
 def add(reader: Reader, rows: Sequence[tuple[int, str, str, str]]) -> None:
     """Store the words of new passages: (id, namespace, body, context)."""
     if not is_sqlite(reader):
-        _in_postgres().add(reader, rows)
+        _in_postgres().add(reader, rows, context_weight=CONTEXT_WEIGHT)
         return
     reader.executemany(
         "INSERT INTO passage_fts (rowid, body, context, namespace) VALUES (?, ?, ?, ?)",
@@ -30,7 +30,7 @@ def add(reader: Reader, rows: Sequence[tuple[int, str, str, str]]) -> None:
 def set_context(reader: Reader, id: int, context: str) -> None:
     """Replace the neighbours a passage is also found by."""
     if not is_sqlite(reader):
-        _in_postgres().set_context(reader, id, context)
+        _in_postgres().set_context(reader, id, context, context_weight=CONTEXT_WEIGHT)
         return
     reader.execute("UPDATE passage_fts SET context = ? WHERE rowid = ?", (index_form(context), id))
 

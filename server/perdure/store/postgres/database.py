@@ -33,6 +33,8 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.02, 0.5
 STOPPED_S = 18.0  # without a word of a process that holds locks, after which they are taken from it
 ASIDE_S = 1.0  # that what stands beside the calls waits for a lock
 OUTCOME_S = 15.0  # for asking what became of a commit whose answer was lost
+# Our statements take milliseconds: to compile one takes a hundred, and to plan it anew as long as to run it.
+OPTIONS = "-c jit=off -c plan_cache_mode=force_generic_plan"
 STORE, NAMESPACE = 7_711_001, 7_711_002  # what advisory locks are of; the second is the seed of a name's hash
 
 _FILLED = (
@@ -330,7 +332,7 @@ def _engine_of(url: str, connections: int) -> Engine:
     kept = max(1, connections // 2)
     return create_engine(
         "postgresql+psycopg://",
-        creator=lambda: psycopg.connect(url, autocommit=True, connect_timeout=5, application_name="perdure"),
+        creator=lambda: _connect(url),
         isolation_level="AUTOCOMMIT",  # BEGIN is ours to choose
         pool_size=kept,
         max_overflow=connections - kept,
@@ -338,6 +340,10 @@ def _engine_of(url: str, connections: int) -> Engine:
         pool_use_lifo=True,
         pool_reset_on_return=None,  # _connected leaves none in a transaction
     )
+
+
+def _connect(url: str) -> Driver:
+    return psycopg.connect(url, autocommit=True, connect_timeout=5, application_name="perdure", options=OPTIONS)
 
 
 def _driver_of(connection: Connection) -> Driver:

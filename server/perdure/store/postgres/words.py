@@ -23,27 +23,33 @@ MOST_OF_PREFIX = 50  # words that a beginning stands for
 LEAST_IDF = 1e-6  # as FTS5 rates a word that more than half of all have
 
 
-def add(reader: Reader, rows: Sequence[tuple[int, str, str, str]]) -> None:
-    """Store the words of new passages: (id, namespace, body, context)."""
-    reader.executemany(
-        "INSERT INTO passage_fts (rowid, namespace, terms, body, context, length) VALUES (?, ?, CAST(? AS tsvector),"
-        " CAST(? AS jsonb), CAST(? AS jsonb), ?)",
-        [(id, namespace, *_columns(namespace, _words(body), _words(context))) for id, namespace, body, context in rows],
+def add(reader: Reader, rows: Sequence[tuple[int, str, str, str]], *, context_weight: float) -> None:
+    """Store the words of new passages: (id, namespace, body, context). All at once, or each would count its words."""
+    columns = zip(*(_row(*row, context_weight=context_weight) for row in rows), strict=True)
+    reader.execute(
+        "INSERT INTO passage_fts (rowid, namespace, terms, counts, length)"
+        " SELECT rowid, namespace, CAST(terms AS tsvector), CAST(counts AS jsonb), length FROM unnest("
+        "CAST(? AS bigint[]), CAST(? AS text[]), CAST(? AS text[]), CAST(? AS text[]), CAST(? AS integer[]))"
+        " AS t(rowid, namespace, terms, counts, length)",
+        [list(column) for column in columns],
     )
 
 
-def set_context(reader: Reader, id: int, context: str) -> None:
+def set_context(reader: Reader, id: int, context: str, *, context_weight: float) -> None:
     """Replace the neighbours a passage is also found by."""
-    found = reader.execute("SELECT namespace, body FROM passage_fts WHERE rowid = ?", (id,)).fetchone()
-    if found is None:
+    found = reader.execute(
+        "SELECT namespace, lexeme, cardinality(positions) FROM passage_fts, unnest(ts_filter(terms, '{a}'))"
+        " WHERE rowid = ?",
+        (id,),
+    ).fetchall()
+    if not found:
         return
-    namespace, body = found
-    words = _words(context)
-    terms = _vector(_mark(namespace), words, "B", 1)
+    mark, words = _mark(found[0][0]), _words(context)
+    body = Counter({lexeme.removeprefix(mark): count for _, lexeme, count in found})
     reader.execute(
-        "UPDATE passage_fts SET terms = ts_filter(terms, '{a}') || CAST(? AS tsvector), context = CAST(? AS jsonb),"
+        "UPDATE passage_fts SET terms = ts_filter(terms, '{a}') || CAST(? AS tsvector), counts = CAST(? AS jsonb),"
         " length = ? WHERE rowid = ?",
-        (terms, json.dumps(Counter(words)), sum(body.values()) + len(words) + 1, id),
+        (_vector(mark, words, "B", 1), _counts(body, words, context_weight), body.total() + len(words) + 1, id),
     )
 
 
@@ -54,10 +60,11 @@ class _Form:
     words: tuple[str, ...]
     goes_on: bool
 
-    def query(self, mark: str) -> str:
-        """Return what tsquery calls it."""
-        *first, last = (_quoted(mark + word) for word in self.words)
-        return "(" + " <-> ".join((*first, last + (":*" if self.goes_on else ""))) + ")"
+    def query(self, mark: str, part: str = "") -> str:
+        """Return what tsquery calls it; `part` is A for the body alone, B for the context."""
+        ends = [part] * (len(self.words) - 1) + ["*" * self.goes_on + part]
+        words = (_quoted(mark + word) + (end and f":{end}") for word, end in zip(self.words, ends, strict=True))
+        return "(" + " <-> ".join(words) + ")"
 
 
 def search(
@@ -73,30 +80,36 @@ def search(
 ) -> list[tuple[int, float]]:
     """Return up to k (passage id, BM25), best first, of passages `p` that meet `where` and have any of the terms."""
     passages, mean = _in_all(reader, namespace)
-    forms = {term: _forms(term) for term in terms}
+    forms = {term: _forms(*term.forms) for term in terms}
     having = _having(reader, namespace, [form for each in forms.values() for form in each])
     asked = list(terms) if most is None else _rarer(forms, having, most)
     mark = _mark(namespace)
     query = " | ".join(dict.fromkeys(form.query(mark) for term in asked for form in forms[term]))
     if not query or not passages:
         return []
-    every = dict.fromkeys(form for each in forms.values() for form in each)
-    words = {word: having[word] for form in every for word in _rated(form, having)}
-    phrases = {form: min(having.get(word, 0) for word in form.words) for form in every if len(form.words) > 1}
+    # FTS5 rates each spelling that is asked for, also where two of them are one word to it.
+    every = [form for spelling in dict.fromkeys(s for term in terms for s in term.forms) for form in _forms(spelling)]
+    words = Counter(word for form in every for word in _rated(form, having))
+    phrases = [
+        (form.query(mark, part), _idf(passages, min(having.get(word, 0) for word in form.words)), n)
+        for form in every
+        for part, n in (("A", 1.0), ("B", context_weight))
+        if len(form.words) > 1
+    ]
     return reader.execute(
         "SELECT p.id, s.score FROM word_scores(:namespace, CAST(:asked AS tsquery), CAST(:words AS text[]),"
         " CAST(:word_idf AS float8[]), CAST(:phrases AS text[]), CAST(:phrase_idf AS float8[]),"
-        " CAST(:context_weight AS float8), CAST(:mean AS float8)) s JOIN passage p ON p.id = s.id"
+        " CAST(:phrase_n AS float8[]), CAST(:mean AS float8)) s JOIN passage p ON p.id = s.id"
         f" WHERE {where} ORDER BY s.score DESC, p.id LIMIT :k",
         {
             **values,
             "namespace": namespace,
             "asked": query,
             "words": list(words),
-            "word_idf": [_idf(passages, count) for count in words.values()],
-            "phrases": [form.query(mark) for form in phrases],
-            "phrase_idf": [_idf(passages, count) for count in phrases.values()],
-            "context_weight": context_weight,
+            "word_idf": [times * _idf(passages, having[word]) for word, times in words.items()],
+            "phrases": [phrase for phrase, _, _ in phrases],
+            "phrase_idf": [idf for _, idf, _ in phrases],
+            "phrase_n": [n for _, _, n in phrases],
             "mean": mean,
             "k": k,
         },
@@ -108,7 +121,7 @@ def has_term(reader: Reader, id: int, term: Term) -> bool:
     found = reader.execute("SELECT namespace FROM passage_fts WHERE rowid = ?", (id,)).fetchone()
     if found is None:
         return False
-    query = " | ".join(form.query(_mark(found[0])) for form in _forms(term))
+    query = " | ".join(form.query(_mark(found[0])) for form in _forms(*term.forms))
     statement = "SELECT 1 FROM passage_fts WHERE rowid = ? AND terms @@ CAST(? AS tsquery)"
     return bool(query) and reader.execute(statement, (id, query)).fetchone() is not None
 
@@ -120,8 +133,8 @@ def _in_all(reader: Reader, namespace: str) -> tuple[int, float]:
     return (row[0], max(1.0, row[1] / row[0])) if row else (0, 1.0)
 
 
-def _forms(term: Term) -> list[_Form]:
-    found = ((tuple(_words_of(form.removesuffix("*"))), form.endswith("*")) for form in term.forms)
+def _forms(*spellings: str) -> list[_Form]:
+    found = ((tuple(_words_of(each.removesuffix("*"))), each.endswith("*")) for each in spellings)
     return [_Form(words, goes_on) for words, goes_on in found if words]
 
 
@@ -175,11 +188,19 @@ def _words_of(form: str) -> list[str]:
     return [word[:MOST_CHARS] for word in words_of(form)]
 
 
-def _columns(namespace: str, body: Sequence[str], context: Sequence[str]) -> tuple[str, str, str, int]:
-    mark = _mark(namespace)
+def _row(id: int, namespace: str, body: str, context: str, *, context_weight: float) -> tuple[int, str, str, str, int]:
+    mark, own, near = _mark(namespace), _words(body), _words(context)
     # A gap between the two, or a phrase could begin in the one and end in the other.
-    terms = f"{_vector(mark, body, 'A', 0)} {_vector(mark, context, 'B', len(body) + 1)}"
-    return terms, json.dumps(Counter(body)), json.dumps(Counter(context)), len(body) + len(context) + 1
+    terms = f"{_vector(mark, own, 'A', 0)} {_vector(mark, near, 'B', len(own) + 1)}"
+    return id, namespace, terms, _counts(Counter(own), near, context_weight), len(own) + len(near) + 1
+
+
+def _counts(body: Mapping[str, int], context: Sequence[str], context_weight: float) -> str:
+    """Return how often each word comes, as JSON: a neighbour's counts less."""
+    counts: dict[str, float] = dict(body)
+    for word, count in Counter(context).items():
+        counts[word] = counts.get(word, 0) + context_weight * count
+    return json.dumps(counts, ensure_ascii=False)
 
 
 def _vector(mark: str, words: Sequence[str], weight: str, after: int) -> str:
