@@ -10,7 +10,7 @@ MODEL := models/bge-small-en
 # pip runs of one environment must not overlap, whatever -j says.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install serve demo test torture lint bench bench-recall bench-growth bench-context bench-files conformance clean
+.PHONY: help install serve demo test torture lint bench bench-recall bench-growth bench-context bench-files bench-server conformance clean
 
 help:
 	@echo "make serve        run Perdure over HTTP and print the lines to paste into clients"
@@ -24,6 +24,7 @@ help:
 	@echo "make bench-growth recall and remember from 1,000 to 100,000 memories, with a plot"
 	@echo "make bench-context what summaries keep, and get_context as a thread grows; DATA=DIR says where the sets lie"
 	@echo "make bench-files  file tools beside an echo, a synced write and grep"
+	@echo "make bench-server what holds on a server that many share: leaks, the same answers on every way in"
 	@echo "make conformance  the official protocol suite (needs Node.js)"
 	@echo "make clean        remove .venv and caches; stored memories stay"
 
@@ -106,6 +107,9 @@ bench-context: install
 
 bench-files: install
 	@$(BIN)/python bench/files.py $(ARGS)
+
+bench-server: install
+	@$(BIN)/python bench/server.py $(ARGS)
 
 conformance: install $(VENV)/.test
 	@bash tests/conformance/run

@@ -238,11 +238,29 @@ def indexing(options: argparse.Namespace) -> list[str]:
     """Return what the bench of indexing prints, if it is there."""
     if not INDEXING.exists():
         return []
-    command = [sys.executable, str(INDEXING), *(["--quick"] if options.quick else [])]
+    command = [
+        sys.executable,
+        str(INDEXING),
+        "--command",
+        str(options.command),
+        *(["--quick"] if options.quick else []),
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode not in (0, 1):  # 1: it measured, and a figure was not reached
         raise ToolError(f"{INDEXING.name} ended with {ran.returncode}: {ran.stderr[-400:]}")
     return ["", "## Indexing", "", ran.stdout.strip()]
+
+
+def load_told() -> list[str]:
+    """Return what to say of a machine that did other things as well, after the measuring; nothing of a quiet one."""
+    load, cores = os.getloadavg()[2], os.cpu_count() or 1
+    if load <= cores:
+        return []
+    said = f"The machine was busy with other work: its load was {load:.0f} over the last quarter of an hour"
+    return [
+        f"{said}, on {cores} cores. Times beside each other were hit alike, but none is that of a quiet machine.",
+        "",
+    ]
 
 
 def _write(options: argparse.Namespace, measured: Sequence[Measured], calls: int, files: int, searches: int) -> int:
@@ -256,7 +274,7 @@ def _write(options: argparse.Namespace, measured: Sequence[Measured], calls: int
     more = indexing(options)
     print("\n".join(more))
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    text = ["# What file tools cost", "", *provenance(), "", *lines, *more, ""]
+    text = ["# What file tools cost", "", *provenance(), "", *load_told(), *lines, *more, ""]
     options.out.write_text("\n".join(text), encoding="utf-8")
     print(f"written to {options.out}")
     return 0 if all(each.ratio <= each.at_most for each in measured) else 1

@@ -1,6 +1,6 @@
 """How fast files that were put into the workspace are indexed, beside the bare model, and how soon a change is found.
 
-usage: python bench/files_index.py [--files N] [--command PERDURE] [--out FILE]
+usage: python bench/files_index.py [--files N | --quick] [--command PERDURE] [--out FILE]
 The files are put there from outside while a server runs over stdio. Then this process embeds the same chunks, as they
 were stored, with the model alone: one thread, as the server's. Both rates are of chunks a second.
 """
@@ -25,7 +25,7 @@ from perdure.store.vectors import under_key
 from product import data_directory
 from texts import statements
 
-FILES = 10_000
+FILES, FEW = 10_000, 200
 SHARE_AT_LEAST = 0.6  # of the bare model's rate
 CHANGE_AT_MOST_S = 2.0
 CHANGES = 20
@@ -189,6 +189,7 @@ def _said(reached: bool) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="How fast files are indexed, and how soon a change is found.")
+    parser.add_argument("--quick", dest="files", action="store_const", const=FEW, help=f"{FEW} files, for a look")
     parser.add_argument("--files", type=int, default=FILES, help="how many files are put there")
     parser.add_argument("--command", type=Path, default=default_command(), help="the perdure to measure")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "files_index.md")

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from conftest import Json, StartStdio, StdioClient, environment, run, store_of
+from conftest import Json, StartHttp, StartStdio, StdioClient, environment, run, store_of
 from recalls import command
+from tokens import call, make_token
 
 SAID = "zanzibarine"
+Call = Callable[..., Json]
 
 
-def changed(client: StdioClient) -> list[tuple[str, str | None]]:
+def changed(call: Call) -> list[tuple[str, str | None]]:
     """Make a change of each kind, and return what the audit is to say of them, the oldest first."""
-    first: Json = client.call("remember", content=f"The {SAID} gate is green.", key="gate", idempotency_key="k")
+    first: Json = call("remember", content=f"The {SAID} gate is green.", key="gate", idempotency_key="k")
     id = first["structuredContent"]["id"]
-    client.call("remember", content=f"The {SAID} gate is green.", key="gate", idempotency_key="k")  # changes nothing
-    client.call("forget", id=id, reason=f"{SAID} is over")
-    client.call("forget", id=id, undo=True)
+    call("remember", content=f"The {SAID} gate is green.", key="gate", idempotency_key="k")  # changes nothing
+    call("forget", id=id, reason=f"{SAID} is over")
+    call("forget", id=id, undo=True)
     turns = [{"role": "user", "content": f"{SAID} turn {n}"} for n in range(3)]
-    client.call("append_history", thread="talk", turns=turns)
-    client.call("set_state", key="gate.colour", value=SAID)
-    client.call("set_state", key="gate.colour", value=SAID, expected_version=7)  # refused
-    client.call("write_file", path="a.md", content=f"{SAID}\n")
-    client.call("edit_file", path="a.md", edits=[{"old": SAID, "new": "other"}])
-    client.call("delete_file", path="a.md", move_to="b.md")
-    client.call("delete_file", path="b.md")
+    call("append_history", thread="talk", turns=turns)
+    call("set_state", key="gate.colour", value=SAID)
+    call("set_state", key="gate.colour", value=SAID, expected_version=7)  # refused
+    call("write_file", path="a.md", content=f"{SAID}\n")
+    call("edit_file", path="a.md", edits=[{"old": SAID, "new": "other"}])
+    call("delete_file", path="a.md", move_to="b.md")
+    call("delete_file", path="b.md")
     moved = [("delete_file", "a.md"), ("delete_file", "b.md"), ("delete_file", "b.md")]
     of_memory = [("remember", id), ("forget", id), ("forget", id)]
     return [
@@ -37,7 +41,7 @@ def changed(client: StdioClient) -> list[tuple[str, str | None]]:
         ("append_history", "talk"),
         ("set_state", "gate.colour"),
         ("write_file", "a.md"),
-        ("write_file", "a.md"),
+        ("edit_file", "a.md"),
         *moved,
     ]
 
@@ -50,7 +54,7 @@ def rows(data_dir: Path) -> list[Json]:
 def test_each_change_is_noted_once_with_who_what_and_when_and_not_what_was_said(
     client: StdioClient, data_dir: Path
 ) -> None:
-    expected = changed(client)
+    expected = changed(client.call)
 
     noted = rows(data_dir)
 
@@ -86,7 +90,7 @@ TAMPERED = {
 
 @pytest.mark.sqlite(reason="puts copies of the file back")
 def test_whatever_is_altered_shows(client: StdioClient, data_dir: Path) -> None:
-    changed(client)
+    changed(client.call)
     whole = command(data_dir, "audit", "verify")
     assert client.end_input() == 0
     database = data_dir / "perdure.db"
@@ -130,3 +134,21 @@ def test_the_audit_is_a_setting_and_an_import_is_one_change(
     assert [row["tool"] for row in rows(data_dir)] == (["remember"] if enabled == "true" else [])
     shown = json.loads(run("audit", "show", "--all-namespaces", "--json", env=elsewhere_env).stdout)
     assert [(row["namespace"], row["tool"]) for row in shown] == ([("copy", "import")] if enabled == "true" else [])
+
+
+def test_the_audit_names_the_token_that_proved_who_changed_something(start_http: StartHttp, data_dir: Path) -> None:
+    secret, id = make_token(data_dir, "--namespace", "default", "--agent", "desk")
+    server = start_http(PERDURE_HTTP__TOKEN="0" * 32)
+    of_token = changed(partial(call, server, secret))
+    of_setting = call(server, "0" * 32, "remember", content="The gate is shut.")["structuredContent"]["id"]
+
+    noted = [row for row in rows(data_dir) if row["tool"] != "create_token"]
+
+    assert [(row["tool"], row["target"]) for row in noted] == [*of_token, ("remember", of_setting)]
+    assert [(row["agent"], row.get("token")) for row in noted] == [("desk", id)] * len(of_token) + [("local", None)]
+    shown = run("audit", "show", env=environment(data_dir)).stdout
+    assert f"default/desk by {id}  forget  " in shown and "default/local  remember  " in shown and secret not in shown
+    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+        database.execute("UPDATE audit SET token = 'tok_000000000000' WHERE tool = 'set_state'")
+        database.commit()
+    assert "was changed" in run("audit", "verify", env=environment(data_dir)).stderr

@@ -7,17 +7,19 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from chat_endpoint import ChatEndpoint
-from conftest import DEADLINE_S, Json, StartStdio, StdioClient, store_of
+from conftest import DEADLINE_S, Json, StartHttp, StartStdio, StdioClient, store_of
 from perdure.errors import Unavailable
 from perdure.service import Service
 from perdure.types import Principal, Turn
 from recalls import running
 from test_cli import CommandLine
+from tokens import call, make_token
 
 AFTER, KEEP = 30, 10  # as the settings have them
 SUMMARY = "Ana moved the launch to Tuesday. Bo signs the contract."
@@ -355,6 +357,31 @@ def test_the_background_stops_at_the_tokens_of_a_day_and_says_so(
     assert "of the 9,000 of language_model.daily_tokens 5,000 are used today" in status["threads"]["hint"]
     (done,) = json.loads(cli.run("--data-dir", str(data_dir), "compact", "--json", **ours)[1])
     assert (done["thread"], done["writer"], done["tokens"]) == ("waits", "model", 5_000)
+
+
+def test_one_namespace_does_not_use_up_the_tokens_of_another(
+    start_http: StartHttp, cli: CommandLine, model: ChatEndpoint, data_dir: Path
+) -> None:
+    model.tokens = 5_000
+    ours = model.settings(PERDURE_COMPACTION__WRITER="model", PERDURE_LIMITS__DAILY_TOKENS="9000")
+    ana, bo = (make_token(data_dir, "--namespace", name)[0] for name in ("ana", "bo"))
+    server = start_http(**ours)
+
+    def asked_or_told(before: int, _: object) -> bool:
+        return len(model.asked) > before or "limits.daily_tokens" in server.stderr()
+
+    for secret, thread in ((ana, "first"), (ana, "second"), (bo, "first")):
+        asked = len(model.asked)
+        assert not call(server, secret, "append_history", thread=thread, turns=said(AFTER + 1))["isError"]
+        awaited(lambda: [{}], partial(asked_or_told, asked))
+    awaited(lambda: [{}], lambda _: len(model.asked) == 2)
+
+    for name, threads, hint in (("ana", (1, 1), "of the 9,000 of limits.daily_tokens 5,000"), ("bo", (1, 0), None)):
+        told = cli.run("--data-dir", str(data_dir), "--namespace", name, "status", "--json", **ours)[1]
+        status = json.loads(told)
+        assert (status["threads"]["folded"], status["threads"]["waiting"]) == threads
+        assert hint is None or hint in status["threads"]["hint"]
+        assert status["tokens_today"] == 10_000  # of all
 
 
 def test_without_a_model_nothing_is_sent_and_the_thread_waits(start_stdio: StartStdio) -> None:

@@ -195,7 +195,7 @@ def test_an_edit_keeps_what_somebody_else_put_there(client: StdioClient, root: P
     (root / "e" / "outside.md").write_text("theirs, longer\n", encoding="utf-8")
     assert edit(client, "e/outside.md", ("theirs", "both"))["version"] == 3
     assert text(client, "e/outside.md", version=2) == "theirs, longer\n"
-    assert [kind for kind, _ in events(client, "e/outside.md")] == ["write_file", "external_change", "write_file"]
+    assert [kind for kind, _ in events(client, "e/outside.md")] == ["write_file", "external_change", "edit_file"]
 
 
 @pytest.mark.skipif(shutil.which("patch") is None, reason="patch is not installed")
@@ -311,7 +311,8 @@ def test_a_crash_after_the_commit_of_a_deletion_is_finished_by_whoever_comes_nex
     db.close()
     with running(data_dir) as client:
         assert "is gone" in refused(client, "read_file", path="a.md")
-        assert [each["path"] for each in done(client, "list_files")["files"]] == []
+        listed = [each["path"] for each in done(client, "list_files")["files"]]
+        assert listed == [] or (move and listed == ["b.md"])  # the look at the files may have put it there by now
         if move:
             assert text(client, "b.md") == "one\n"
             assert edit(client, "b.md", ("one", "two"))["version"] == 2
@@ -387,7 +388,10 @@ def test_the_command_line_has_log_show_diff_restore_edit_move_and_delete(tmp_pat
     log = json.loads(cli("log", "plan.md", "--json"))
     assert [(each["version"], each["kind"]) for each in log] == [
         (4, "delete_file"),
-        *((n, "write_file") for n in (4, 3, 2, 1)),
+        (4, "write_file"),
+        (3, "edit_file"),
+        (2, "edit_file"),
+        (1, "write_file"),
     ]
     assert "restored from version 1" in cli("log", "plan.md").splitlines()[1]
     assert cli("restore", "notes/plan.md", "1") == "notes/plan.md version 2, 8 bytes\n"

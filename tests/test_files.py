@@ -122,13 +122,12 @@ def test_b135_recall_follows_what_an_editor_did_and_says_so_until_then(client: S
 def test_a_conflict_found_after_the_commit_names_the_version_that_holds_what_was_written(
     client: StdioClient, files: Path
 ) -> None:
-    ended = threading.Event()
+    ended, chance = threading.Event(), random.Random(3)
 
     def edit() -> None:
         for n in itertools.count():
             (files / "a.md").write_text(f"theirs {n}\n", encoding="utf-8")
-            # Not always before the commit, and not always after it, however long that takes.
-            if ended.wait(random.uniform(0.001, 0.05)):
+            if ended.wait(chance.random() * 0.03):  # now and then just between the last look and the rename
                 return
 
     editor = threading.Thread(target=edit)

@@ -86,6 +86,13 @@ def test_lists_searches_and_recall_pass_over_what_is_hidden(client: StdioClient,
     assert told.returncode == 1 and "is hidden by the settings" in told.stderr and SECRET not in told.stdout
 
 
+def test_nobody_is_told_of_changes_of_what_is_hidden(client: StdioClient) -> None:
+    for path in ("app/.env", "none/.env", "app/x/../.ENV"):
+        error = client.request("resources/subscribe", {"uri": f"perdure://files/{path}"})["error"]
+        assert error["code"] == -32602 and "is hidden by the settings ([files] hidden)" in error["message"]
+    assert "result" in client.request("resources/subscribe", {"uri": "perdure://files/app/readme.md"})
+
+
 def test_what_is_hidden_since_it_was_indexed_leaves_the_index(client: StdioClient, data_dir: Path) -> None:
     deadline = time.monotonic() + DEADLINE_S
     with store_of(data_dir) as database:

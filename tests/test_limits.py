@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from conftest import DEADLINE_S, StartHttp, StartStdio
+from conftest import DEADLINE_S, StartHttp, StartStdio, environment, run
 from tokens import call, make_token, post, request, status_of
 
 
@@ -65,6 +65,31 @@ def test_bytes_of_every_kind_count_and_deleting_goes_on(start_stdio: StartStdio)
     assert [file["path"] for file in client.call("list_files")["structuredContent"]["files"]] == ["a.md"]
     assert not client.call("set_state", key="k", delete=True)["isError"]
     assert not client.call("delete_file", path="a.md")["isError"]
+
+
+def test_an_import_over_a_limit_is_refused_whole_and_can_be_let_through(
+    start_stdio: StartStdio, data_dir: Path
+) -> None:
+    client = start_stdio()
+    client.initialize()
+    for n in range(3):
+        assert not client.call("remember", content=f"fact {n}")["isError"]
+        assert not client.call("write_file", path=f"{n}.md", content="x" * 1_000)["isError"]
+    exported = run("export", env=environment(data_dir)).stdout
+    for limit, told in (
+        ("LIMITS__MEMORIES", "would hold 3 memories; the limit is 2 ([limits] memories)"),
+        ("LIMITS__BYTES", "bytes; the limit is 2 ([limits] bytes)"),
+        ("FILES__MAX_FILES", "would have 3 files; the limit is 2 ([files] max_files)"),
+        ("FILES__MAX_BYTES", "would have 3,000 bytes of files; the limit is 2 ([files] max_bytes)"),
+    ):
+        variable = f"PERDURE_{limit}"
+        env = environment(data_dir.with_name(limit.lower()), **{variable: "2"})
+        refused = run("import", "-", env=env, text=exported)
+        assert refused.returncode == 1 and told in refused.stderr, refused.stderr
+        assert f"{variable}=0" in refused.stderr and "Nothing was imported" in refused.stderr
+        assert run("import", "-", env=env | {variable: "0"}, text=exported).returncode == 0
+        again = run("import", "-", env=env, text=exported)  # which takes no more room
+        assert again.returncode == 0 and "Added: nothing" in again.stdout, again.stderr
 
 
 def test_without_limits_nothing_is_held_back(start_http: StartHttp) -> None:

@@ -139,7 +139,7 @@ def test_what_one_namespace_writes_another_reads_with_its_history(connect: Conne
     assert "April" in done(bob, "read_file", path=path, version=1)["content"][0]["text"]
     done(bob, "write_file", path=path, content="It is gone.\n", expected_version=2)
     assert "is at version 3" in refused(alice, "write_file", path=path, content="x", expected_version=2)
-    events = done(bob, "list_history", kinds=["write_file"])["structuredContent"]["episodes"]
+    events = done(bob, "list_history", kinds=["write_file", "edit_file"])["structuredContent"]["episodes"]
     assert [(each["agent"], each["subject"]) for each in events] == [("reader", path), ("scribe", path)]
 
 

@@ -65,6 +65,25 @@ def test_i_and_you_name_a_role(question: str, role: str | None) -> None:
     assert ranking.meant_role(question) == role
 
 
+def test_what_all_memories_of_a_subject_share_does_not_tell_which_of_them_answers() -> None:
+    axes = np.eye(10)
+    of_ines = [
+        Scored(n, "memory", 1.0, (cosine,), None, None, 5, text=f"Ines {said}.", vector=shared * axes[0] + axes[n])
+        for n, (said, cosine, shared) in enumerate(
+            [
+                ("is Danish", 0.7, 3.0),
+                *((f"has {what}", 0.6, 2.0) for what in CITIES[:5]),
+                ("rents in Porto", 0.69, 0.5),
+            ],
+            1,
+        )
+    ]
+    about = Ask("any", "Where does Ines live?")
+    assert order(of_ines, about)[0] == 7
+    assert order(of_ines, Ask("any", "where is the flat?"))[0] == 1  # no name, no subject
+    assert order([of_ines[0], of_ines[-1]], about)[0] == 1  # of few the middle is what they say
+
+
 def test_turns_of_the_conversation_that_words_point_at_lend_each_other_weight() -> None:
     talk = [turn(n, bm25=4.0, thread="here") for n in (1, 2, 3)]
     assert order([*talk, turn(4, bm25=1.0, thread="here"), turn(5, bm25=1.1, thread="there")])[3] == 4
@@ -472,6 +491,12 @@ def test_what_takes_back_what_was_said_need_not_say_all_of_it_again() -> None:
     said = ("2026-02-01", "Otto is the contact for billing.")
     ignore = ("2026-06-01", "Ignore what I said about Otto; he has nothing to do with billing.")
     assert best("Who is the contact for billing?", said, ignore) == ignore[1]
+
+
+def test_a_change_of_what_replaced_the_first_statement_holds_though_it_is_unlike_the_first() -> None:
+    first, second = ("2026-02-01", "Ines works on a ThinkPad."), ("2026-04-01", "Ines works on a MacBook.")
+    change = ("2026-06-01", "IT swapped the MacBook for a Framework, user Ines.")
+    assert best("What computer does Ines have?", first, second, change) == change[1]
 
 
 def test_a_later_statement_about_another_subject_takes_nothing_away() -> None:

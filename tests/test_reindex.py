@@ -107,10 +107,10 @@ def endpoint() -> Generator[Endpoint]:
 class Reindex:
     """A running `perdure reindex`."""
 
-    def __init__(self, data_dir: Path, **settings: str) -> None:
+    def __init__(self, data_dir: Path, *arguments: str, **settings: str) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 closed when it ended
         files = {"stdin": 0, "stdout": self._said.fileno(), "stderr": self._said.fileno()}
-        self.process = launch("reindex", env=environment(data_dir, **settings), files=files)
+        self.process = launch("reindex", *arguments, env=environment(data_dir, **settings), files=files)
 
     def ends(self) -> tuple[int, str]:
         """Return the exit code and what it said."""

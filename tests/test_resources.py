@@ -171,7 +171,7 @@ def test_a_stream_of_the_later_era_tells_of_what_was_asked_for_alone(start_stdio
     client = start_stdio()
     discovered = client.request("server/discover", {"_meta": META})["result"]["capabilities"]["resources"]
     assert discovered["subscribe"] is True
-    uris = ["perdure://files/a.md", "perdure://context", "perdure://files/../x"]
+    uris = ["perdure://files/a.md", "perdure://context", "perdure://files/../x", "perdure://files/.env"]
     assert listen(client, "s1", resourceSubscriptions=uris) == {"resourceSubscriptions": uris[:1]}
     assert listen(client, "s2", resourcesListChanged=True) == {"resourcesListChanged": True}
     for name in ("b.md", "a.md", "c.md"):

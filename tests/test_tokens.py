@@ -209,3 +209,14 @@ def test_no_tool_makes_tokens(start_stdio: StartStdio, tool: str) -> None:
     client = start_stdio()
     client.initialize()
     assert "error" in client.request("tools/call", {"name": tool, "arguments": {}})
+
+
+def test_a_server_whose_tokens_are_stored_says_how_clients_send_one(start_http: StartHttp, data_dir: Path) -> None:
+    env = environment(data_dir, PERDURE_TOKEN="perdure_not-a-setting")
+    assert "PERDURE_TOKEN" not in start_http().stderr()
+    assert run("token", "create", env=env).returncode == 0
+    told = start_http(PERDURE_TOKEN="perdure_not-a-setting").stderr()
+    assert "perdure token create --agent NAME" in told and "perdure_not-a-setting" not in told
+    assert '--header "Authorization: Bearer $PERDURE_TOKEN"' in told
+    assert "--bearer-token-env-var PERDURE_TOKEN" in told and "Bearer ${env:PERDURE_TOKEN}" in told
+    assert "PERDURE_HTTP__TOKEN" in start_http(PERDURE_HTTP__TOKEN="0" * 32).stderr()

@@ -68,6 +68,9 @@ def as_schema_6(data_dir: Path) -> None:
         database.execute("DROP TABLE unsearched")
         database.execute("DROP TABLE token")
         database.execute("DROP TABLE audit")
+        database.execute("DROP TABLE left_index")
+        for column in ("backend", "next_backend", "next_token", "next_generation"):
+            database.execute(f"ALTER TABLE model DROP COLUMN {column}")
         database.execute("UPDATE alembic_version SET version_num = '0006'")
         database.commit()
 

@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from perdure.directory import held, settle
 from perdure.generations import Indexes
@@ -15,13 +14,12 @@ from perdure.matching import hider
 from perdure.models import Models
 from perdure.service import Core, Quotas, Service
 from perdure.service.file_quotas import FileQuotas
+from perdure.service.settling import Settling
 from perdure.settings import Settings
+from perdure.sharing import Collections
 from perdure.store import Database, FairLock, files, open_database
 from perdure.volumes import Volume, Volumes, VolumeWorkspace, read_settings
 from perdure.workspace import Workspace
-
-if TYPE_CHECKING:
-    from perdure.worker import IndexClient
 
 EMBEDDING_THREADS = 8  # questions that may wait for their vector at once
 
@@ -44,19 +42,22 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
     models = Models(directory, settings.embedder)
     index = _indexes(database, settings)
     indexer = Indexer(database, models, index, settings.index, default_namespace=settings.namespace)
+    workspace_of = _workspaces(database, volumes)
     pool = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed")
     service = Service(
         Core(
             database,
             indexer,
             settings,
-            _workspaces(database, volumes),
+            workspace_of,
             FairLock(directory / "files.lock"),
             pool,
             volumes,
+            Collections(settings),
             hides,
             Quotas(settings.limits),
             FileQuotas(database, settings.files, hides),
+            Settling(database, workspace_of, hides, volumes, indexer.wake),
         )
     )
     indexer.start()
@@ -74,12 +75,10 @@ def _indexes(database: Database, settings: Settings) -> Indexes | None:
     if settings.index.kind == "none" or settings.embedder.kind == "none":
         return None
 
-    def client_of(model: int) -> IndexClient:
-        from perdure.worker import IndexClient
+    from perdure.backends import Backends
 
-        return IndexClient(settings.data_dir, settings.index, model=model)
-
-    return Indexes(database, client_of, deadline_s=settings.index.deadline_s)
+    backends = Backends(settings.data_dir, settings.index)
+    return Indexes(database, backends, deadline_s=settings.index.deadline_s)
 
 
 def _workspaces(database: Database, volumes: Volumes) -> Callable[[str], Workspace]:

@@ -16,7 +16,7 @@ import shutil
 import sqlite3
 import zipfile
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Literal
@@ -24,16 +24,17 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from perdure import __version__, paths
-from perdure.disk import new_file, sync, sync_folder
+from perdure import __version__, paths, sealing
+from perdure.disk import new_file, sync, sync_folder, working_folder
 from perdure.errors import InvalidInput, PerdureError, Refused, Unavailable
 from perdure.migrations import HEAD, counts, schema_version
+from perdure.sealing import Seal
 
 log = logging.getLogger(__name__)
 
 DATABASE, MANIFEST, SETTINGS = "perdure.db", "manifest.json", "settings.toml"
 PIECE = 1024 * 1024  # bytes copied at once
-UTF8_NAME = 0x800  # the flag of a ZIP that says how a name is written
+UTF8_NAME, SIZE_AFTER = 0x800, 0x8  # flags of a ZIP: how a name is written; it was written where nobody can go back
 MAX_MANIFEST_BYTES = 512 * 1024 * 1024  # some 200 bytes a member; the manifest is read whole
 
 _PLACES = re.compile(
@@ -104,15 +105,20 @@ class Writer:
 
 
 @contextmanager
-def written(out: Path) -> Generator[tuple[Writer, Path]]:
+def written(out: Path, *, seal: Seal | None = None, private: Path | None = None) -> Generator[tuple[Writer, Path]]:
     """Give the writer of a new archive at `out`, and a folder for what it needs meanwhile.
 
-    When the block ends the archive is on disk; before, and when it raises, there is none. Raises Refused if `out`
-    exists, Unavailable.
+    When the block ends the archive is on disk; before, and when it raises, there is none. With `seal` nothing is
+    written in the clear but beneath `private`, where the store lies anyway. Raises Refused if `out` exists,
+    Unavailable.
     """
     try:
-        with new_file(out) as (file, room), zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            yield Writer(archive), room
+        with new_file(out) as (file, room), ExitStack() as stack:
+            if seal is not None:
+                file = stack.enter_context(sealing.sealing(file, seal))
+                room = stack.enter_context(working_folder(private or room))
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+                yield Writer(archive), room
     except FileExistsError as exc:
         raise Refused(f"{out} exists. A backup replaces nothing; give another name, or move it away.") from exc
     except OSError as exc:
@@ -192,8 +198,11 @@ def open_copy(path: Path) -> sqlite3.Connection:
 def unpack(archive: Path, folder: Path) -> Manifest:
     """Write everything the archive holds into the new `folder`, on disk when this returns, and compare every checksum.
 
-    Raises InvalidInput for what is no archive of ours, Refused for one that is damaged or does not fit on the disk.
+    Raises InvalidInput for what is no archive of ours, Refused for one that is damaged, is sealed or does not fit on
+    the disk.
     """
+    if sealing.lock_of(archive) is not None:
+        raise Refused(f"{archive} is encrypted, so it was not looked into. Replace it with a new backup.")
     try:
         with zipfile.ZipFile(archive) as file:
             manifest = _manifest(file, archive)
@@ -217,7 +226,7 @@ def unpack(archive: Path, folder: Path) -> Manifest:
 def _manifest(file: zipfile.ZipFile, archive: Path) -> Manifest:
     members = file.infolist()
     names = [member.filename for member in members]
-    plain = all(m.compress_type == zipfile.ZIP_STORED and not m.flag_bits & ~UTF8_NAME for m in members)
+    plain = all(m.compress_type == zipfile.ZIP_STORED and not m.flag_bits & ~(UTF8_NAME | SIZE_AFTER) for m in members)
     if not plain or sum(member.file_size for member in members) > archive.stat().st_size:
         raise Refused(f"{archive} would unpack to more than its size, or is encrypted: no backup of Perdure is.")
     if MANIFEST not in names or file.getinfo(MANIFEST).file_size > MAX_MANIFEST_BYTES:

@@ -6,19 +6,21 @@ import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from urllib.parse import quote
 
-from perdure import archive, migrations
+from perdure import archive, migrations, sealing
 from perdure.archive import DATABASE, SETTINGS, Manifest, Writer
 from perdure.directory import SETTINGS_OF_BACKUP, bytes_held, held, held_alone, replace_content
+from perdure.disk import working_folder
 from perdure.errors import NotFound, Refused, Unavailable
+from perdure.sealing import Identity, Seal
 from perdure.snapshots import FileThen, files_then, passed_over, workspaces
-from perdure.store import Reader
+from perdure.store import Reader, vectors
 from perdure.store.catalogue import has_column
 from perdure.store.files import StoredVersion
 from perdure.workspace import Workspace, content_place, former_place
@@ -49,16 +51,16 @@ class Restored:
     problems: tuple[str, ...]
 
 
-def back_up(directory: Path, out: Path, settings: str) -> BackedUp:
+def back_up(directory: Path, out: Path, settings: str, seal: Seal | None = None) -> BackedUp:
     """Write database, files and `settings` into the new file `out`, which is on disk when this returns.
 
-    Writers go on meanwhile. The database is that of one moment, and every version of a file it knows is there. Raises
-    NotFound without a store, Refused if `out` exists, Unavailable.
+    With `seal` only what opens that can read it. Writers go on meanwhile. The database is that of one moment, and every
+    version of a file it knows is there. Raises NotFound without a store, Refused if `out` exists, Unavailable.
     """
     database = directory / DATABASE
     if not database.exists():
         raise NotFound(f"There is no store in {directory}. PERDURE_DATA_DIR or --data-dir names another directory.")
-    with held(directory), bytes_held(directory), archive.written(out) as (new, room):
+    with held(directory), bytes_held(directory), archive.written(out, seal=seal, private=directory) as (new, room):
         at = archive.stamp()
         archive.copy_database(database, room / DATABASE)
         with closing(new.add_database(room / DATABASE)) as copy:
@@ -77,14 +79,18 @@ def back_up(directory: Path, out: Path, settings: str) -> BackedUp:
     return BackedUp(str(out), out.stat().st_size, manifest.counts, tuple(problems), tuple(left_out))
 
 
-def restore(directory: Path, file: Path) -> Restored:
+def restore(directory: Path, file: Path, identities: Sequence[Identity] = (), secret: str = "") -> Restored:
     """Put the content of a backup in place of what `directory` holds, which is moved aside.
 
-    All of it is checked first: until then nothing changes. Raises InvalidInput, Refused while anything uses the
-    directory, Unavailable.
+    `identities` or the passphrase `secret` open one that is sealed. All of it is checked first: until then nothing
+    changes. Raises InvalidInput, Refused while anything uses the directory, Unavailable.
     """
     try:
-        return _restore(directory, file)
+        if (lock := sealing.lock_of(file)) is None:
+            return _restore(directory, file)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with working_folder(directory) as folder:
+            return _restore(directory, sealing.unsealed(file, lock, identities, secret, folder))
     except OSError as exc:
         raise Unavailable(f"{exc.filename or directory} cannot be used: {exc.strerror}. Nothing was replaced.") from exc
 
@@ -102,6 +108,7 @@ def _restore(directory: Path, file: Path) -> Restored:
                 (staged / "workspace").mkdir(
                     mode=0o700, exist_ok=True
                 )  # also one without a file replaces what is there
+            vectors.part_from_index(staged / DATABASE)
             if SETTINGS in manifest.sha256:
                 (staged / SETTINGS).rename(staged / SETTINGS_OF_BACKUP)
             former = replace_content(directory, staged, archive.stamp())

@@ -7,13 +7,15 @@ import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import IO
 
 ROOM = ".perdure-new-"  # begins the name of a folder for what is being made
+SYNCS_AT_ONCE = 8
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what disks that know no second name of a file say
 
 
@@ -23,6 +25,19 @@ def sync(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync alone leaves the data in the drive's cache there
     else:
         os.fsync(fd)
+
+
+def sync_all(fds: Sequence[int]) -> None:
+    """Like sync, of several at once, for which a disk takes hardly longer than for one. Raises what the first met."""
+    if len(fds) < 2:
+        for fd in fds:
+            sync(fd)
+        return
+    with ThreadPoolExecutor(min(len(fds) - 1, SYNCS_AT_ONCE)) as pool:
+        others = [pool.submit(sync, fd) for fd in fds[1:]]
+        sync(fds[0])
+    for each in others:
+        each.result()
 
 
 def sync_folder(folder: Path) -> None:

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Literal
 
 from perdure import migrations, mounts, volumes
+from perdure.backends import Backends
 from perdure.embedders import missing_model
+from perdure.endpoint import is_local
 from perdure.errors import InvalidInput, Unavailable
 from perdure.models import Models
 from perdure.settings import Settings, record_of
@@ -25,7 +27,6 @@ from perdure.store import EVERY, Reader, health, open_database, vectors
 from perdure.store.place import Place, advice
 from perdure.store.reserve import RESERVE_BYTES
 from perdure.store.vectors import IndexState
-from perdure.worker import IndexClient
 
 Level = Literal["ok", "warning", "failure"]
 
@@ -320,8 +321,8 @@ def _index(reader: Reader, settings: Settings) -> Iterator[Finding]:
     elif not refused:
         yield Finding("pending", "ok", "Everything has its vector.")
     yield from _in_force(settings, state)
-    if settings.index.kind == "chroma":
-        yield _folder(reader, settings, state)
+    if settings.index.kind != "none":
+        yield _searched(reader, settings, state)
 
 
 def _in_force(settings: Settings, state: IndexState) -> Iterator[Finding]:
@@ -334,18 +335,31 @@ def _in_force(settings: Settings, state: IndexState) -> Iterator[Finding]:
                 yield Finding("model", "warning", f"The embed worker: {trouble}", "See workers/embed/log.")
 
 
-def _folder(reader: Reader, settings: Settings, state: IndexState) -> Finding:
-    client = IndexClient(settings.data_dir, settings.index, model=state.model)
+def _searched(reader: Reader, settings: Settings, state: IndexState) -> Finding:
+    try:
+        backends = Backends(settings.data_dir, settings.index)
+        backend = state.in_force.backend or backends.own
+        client = backends.open(backend, state.model)
+    except (InvalidInput, Unavailable) as exc:
+        return Finding("index", "failure", f"The index cannot be opened: {exc}", "Correct [index] in the settings.")
     with closing(client):
         told = client.info()
-    if told.get("trouble"):
+    if told.get("trouble") and is_local(backend):
         return Finding("index", "warning", f"The index worker: {told['trouble']}", "See workers/index/log.")
+    if told.get("trouble"):
+        fix = "Until it answers, recall searches exactly, which is slower, and says so. Nothing is lost."
+        return Finding("index", "warning", str(told["trouble"]), fix)
+    if backend != backends.own:
+        text = f"The settings name the index {backends.own}, and {backend} answers."
+        return Finding("index", "warning", text, "`perdure reindex` fills it and then puts it in its place.")
     missing = vectors.count_not_indexed(
         reader, state.in_force, min_chunks=settings.index.min_chunks, always=settings.namespace
     )
     if missing:
         text = f"The index lacks {missing} vectors, which are searched exactly meanwhile."
         return Finding("index", "warning", text, "A running server adds them; `perdure reindex` does it at once.")
+    if not is_local(backend):
+        return Finding("index", "ok", f"The index is complete: {backend} answers, version {told['version']}.")
     running = "its worker runs" if told.get("running") else "its worker starts with the next question"
     return Finding("index", "ok", f"The index is complete, and {running}.")
 

@@ -1,4 +1,4 @@
-"""What every client of somebody else's endpoint needs: a look at its address, and a deadline that holds."""
+"""What every client of somebody else's endpoint needs: a look at its address, its name, and a deadline that holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 T = TypeVar("T")
 
@@ -18,6 +18,26 @@ def is_url(text: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+
+
+def backend_of(kind: str, url: str | None) -> str:
+    """Return what an index of vectors is called in SQL and in status: its kind, and its address without secrets."""
+    if url is None:
+        return kind
+    parts = urlsplit(url)
+    # Of a Postgres that listens on a socket, and of one at a port that the address does not name.
+    where = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name in ("host", "port")], safe="/")
+    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+    return f"{kind} {address}{'?' if where else ''}{where}"
+
+
+def kind_of(backend: str) -> str:
+    return backend.partition(" ")[0]
+
+
+def is_local(backend: str) -> bool:
+    """Return whether an index lies in the data directory."""
+    return " " not in backend
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:

@@ -37,7 +37,7 @@ def folders_kept(directory: Path) -> list[Path]:
 def archives_in(folder: Path) -> list[Path]:
     """Return the files of a folder, or the file itself, that seem to be backups of Perdure."""
     found = [folder] if folder.is_file() else sorted(path for path in folder.glob("*") if path.is_file())
-    return [path for path in found if path.suffix == ".zip"]
+    return [path for path in found if path.suffix in (".zip", ".age")]
 
 
 # --- notes

@@ -8,28 +8,26 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from perdure.backends import Backends
 from perdure.embedders import Matrix, Vector
+from perdure.endpoint import is_local
 from perdure.errors import Unavailable
-from perdure.indexes import IndexLost, VectorIndex
+from perdure.indexes import OPEN_S, IndexLost, VectorIndex
 from perdure.store import EVERY, Database, vectors
 from perdure.store.vectors import Model
-
-if TYPE_CHECKING:
-    from perdure.worker import IndexClient
 
 log = logging.getLogger(__name__)
 
 AUDIT_BATCH = 500
 SAMPLES, SAMPLE_BATCH = 20, 50  # of an audit that does not read all
 AUDIT_TOLERANCE = 1e-3  # of a float32 unit vector that went through the index unharmed
+LOCAL = "chroma"  # what the index in the data directory is called
 REST_S = 1.0  # a failed index is not asked for so long: each question would pay its deadline
-OPEN_S = 20.0  # the sweep waits for a worker that starts and checks its files; a question does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +109,20 @@ class Generations:
         self.trouble, self._rests_until = None, 0.0
         return True
 
+    def rest(self) -> bool:
+        """Have the index made fast, now that nothing more is to be given to it; True once it is."""
+        if self.opened is None or self.rests:
+            return False
+        try:
+            return self._index.rest()
+        except Unavailable as exc:
+            self.trouble = str(exc)
+            return False
+
     def begin(self, model: Model, why: str) -> None:
         """Give up the generation of `model` for the next one, which is fed from SQL."""
         with self._database.write(EVERY) as tx:
-            generation = vectors.new_generation(tx, model.id, model.generation).generation
+            generation = vectors.new_generation(tx, model.id, model.generation, to_next=True).generation
         self.opened = None
         self.trouble = "it is being rebuilt"
         log.warning("index generation %d begins: %s", generation, why)
@@ -122,18 +130,25 @@ class Generations:
     def audit(self, model: Model, stopped: Callable[[], bool], *, whole: bool) -> None:
         """Compare what the index holds with SQL: all of it, or a sample.
 
-        A count proves nothing: Chroma counts vectors it cannot find.
+        A count proves nothing: Chroma counts vectors it cannot find. One that is not ours is never read whole: its
+        keeper minds its files, and every vector would come over the network.
         """
+        if (problem := self.examine(model, stopped, whole=whole)) is not None:
+            self._set_aside()
+            self.begin(model, problem)
+
+    def examine(self, model: Model, stopped: Callable[[], bool], *, whole: bool) -> str | None:
+        """Return what the index has otherwise than SQL, or None if nothing is found."""
+        whole = whole and self._index.audits_whole
         with self._database.read(EVERY) as tx:
             namespaces = vectors.indexed(tx, model)
             last = vectors.last_chunk(tx)
         for namespace, ids, truth in self._all(model, namespaces) if whole else self._some(model, namespaces, last):
             if stopped():
-                return
+                return None
             if (problem := self._compare(collection(namespace, model), ids, truth)) is not None:
-                self._set_aside()
-                self.begin(model, problem)
-                return
+                return problem
+        return None
 
     def _all(self, model: Model, namespaces: Sequence[str]) -> Iterator[tuple[str, list[int], Matrix]]:
         for namespace in namespaces:
@@ -181,22 +196,35 @@ class Generations:
 
 
 class Indexes:
-    """The index of each model, in a worker of its own: building one does not slow the other. Thread-safe."""
+    """The index of each model: building one does not slow the other. Thread-safe."""
 
-    def __init__(self, database: Database, client_of: Callable[[int], IndexClient], *, deadline_s: float) -> None:
-        """`client_of` gives the client of a model's index and touches nothing."""
+    def __init__(self, database: Database, backends: Backends, *, deadline_s: float) -> None:
         self._database = database
-        self._client_of = client_of
+        self.backends = backends
+        self.own = backends.own  # what the settings' index is called
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
-        self._known: dict[int, tuple[IndexClient, Generations]] = {}
+        self._known: dict[tuple[int, str], tuple[VectorIndex, Generations]] = {}
         self.trouble: str | None = None  # why the last question got no answer
 
-    def of(self, model: int) -> Generations:
-        return self._get(model)[1]
+    def of(self, model: Model) -> Generations:
+        return self._get(model.id, self.backend(model))[1]
 
-    def client(self, model: int) -> IndexClient:
-        return self._get(model)[0]
+    def next_of(self, model: Model) -> tuple[Model, VectorIndex, Generations]:
+        """Return a model as it will be with the index that is filled beside its own, and that index."""
+        assert model.next_backend is not None
+        assert model.next_token is not None
+        then = replace(
+            model, generation=model.next_generation, token=model.next_token, backend=model.next_backend, next_token=None
+        )
+        return then, *self._get(model.id, model.next_backend)
+
+    def client(self, model: Model) -> VectorIndex:
+        return self._get(model.id, self.backend(model))[0]
+
+    def backend(self, model: Model) -> str:
+        """Return what the index of a model is called: as was written down, or as the settings say until then."""
+        return model.backend or self.own
 
     def nearest(
         self, namespace: str, vector: Vector, k: int, *, model: int, state: vectors.IndexState
@@ -205,28 +233,53 @@ class Indexes:
         if state.model != model:
             self.trouble = "another model came into force"
             return None
-        index = self.of(model)
+        index = self.of(state.in_force)
         found = index.nearest(namespace, vector, k, state.in_force)
         self.trouble = index.trouble
         return found
 
+    def trouble_of(self, backend: str, model: Model) -> str | None:
+        """Return why the index called so does not answer, or None if it does or will be started."""
+        told = self._get(model.id, backend)[0].info()
+        return told.get("trouble")
+
     def discard(self, model: int) -> None:
-        """End the index of a model out of use and remove its files."""
-        self.client(model).discard()
+        """End what runs here for a model out of use, and remove its files."""
         with self._lock:
-            self._known.pop(model, None)
+            known = [(key, self._known.pop(key)[0]) for key in list(self._known) if key[0] == model]
+        if not any(is_local(backend) for (_, backend), _ in known):
+            known.append(((model, LOCAL), self.backends.open(LOCAL, model)))
+        for _, client in known:
+            client.discard()
+
+    def remove_left(self, for_s: float) -> list[str]:
+        """Remove what former indexes hold that are out of use for so long; return what could not be, with why."""
+        with self._database.read(EVERY) as tx:
+            left = vectors.left_indexes(tx, for_s)
+        kept: list[str] = []
+        for each in left:
+            try:
+                with closing(self.backends.open(each.backend, each.model)) as index:
+                    index.drop(each.token)
+            except Unavailable as exc:
+                kept.append(f"the former index {each.token} at {each.backend}: {exc}")
+                continue
+            with self._database.write_derived(EVERY) as tx:
+                vectors.forget_left(tx, each.token)
+        return kept
 
     def close(self) -> None:
         with self._lock:
             for client, _ in self._known.values():
                 client.close()
 
-    def _get(self, model: int) -> tuple[IndexClient, Generations]:
+    def _get(self, model: int, backend: str) -> tuple[VectorIndex, Generations]:
         with self._lock:
-            if model not in self._known:
-                client = self._client_of(model)
-                self._known[model] = (client, Generations(self._database, client, deadline_s=self._deadline_s))
-            return self._known[model]
+            if (model, backend) not in self._known:
+                client = self.backends.open(backend, model)
+                index = Generations(self._database, client, deadline_s=self._deadline_s)
+                self._known[model, backend] = (client, index)
+            return self._known[model, backend]
 
 
 def collection(namespace: str, model: Model) -> str:

@@ -31,7 +31,9 @@ RELATED_ABOVE = 0.03  # over the cosine that the model calls unrelated: none les
 FEW = 4  # of which the mean says nothing of what they share; then near is alike
 WORDED_FROM, WORDED_FULL = 0.25, 0.5  # share of common words: the same sentence with another value in it
 VALUE_WORDS = 4  # the most of a value that one sentence has another of
-NAMED_ALIKE = 0.8  # a change that names what it changes ("left Porto") and shares the subject is about the same thing
+# A change that names what it changes ("left Porto") and shares the subject is about the same thing. What is as surely
+# about the same as something the question is about is so too: stale ones first fell from 20 to 11 of 100.
+NAMED_ALIKE = 0.8
 SUBJECT_SHARE = 0.9  # of the question's names, or else words, that a statement must have of those another has
 NAME_WEIGHT = 4.0  # of a name in the question, beside another word: the word may be put otherwise
 RARE = 0.2  # share of the candidates that may have a word which still tells something
@@ -190,7 +192,7 @@ class _Told:
     @classmethod
     def of(cls, statements: Sequence[Statement], ask: Ask, related: float | None) -> _Told:
         spoken = [SAID.findall(statement.text) for statement in statements]
-        said = [_words(words) for words in spoken]
+        said = [as_said(words) for words in spoken]
         plan, back, change, retraction = (
             np.array([turn.is_in(statement.text, words) for statement, words in zip(statements, said, strict=True)])
             for turn in (phrases.PLAN, phrases.LOOK_BACK, phrases.CHANGE, phrases.RETRACTION)
@@ -233,10 +235,13 @@ class _Told:
     def about(self, best: int, relevant: Floats, *, retracts: bool) -> tuple[Floats, Floats]:
         """Return how surely each is about the same thing as the best one, and as each other.
 
+        So is what is surely about the same as something that is: a change from B to C need not be like what said A.
         With `retracts`, a retraction close behind the best one is about the same thing.
         """
         about = self.alike[best].copy()
         about[best] = 1.0
+        surely = np.where(self.alike >= NAMED_ALIKE, self.alike, 0.0)
+        about = np.maximum(about, (about[:, None] * surely).max(axis=0))
         if not retracts:
             return about, self.alike
         near = self.retraction & (relevant >= relevant[best] - RETRACTED_WITHIN) & self.later[best]
@@ -259,16 +264,16 @@ class _Terms:
     def of(cls, said: Sequence[Set[str]], question: str) -> _Terms:
         n = len(said)
         having = Counter(word for each in said for word in each)
-        about = _words(SAID.findall(question)) - STOP_WORDS
+        about = as_said(SAID.findall(question)) - STOP_WORDS
         words = sorted(word for word in about if word in having)
         asked = np.array([[word in each for word in words] for each in said], dtype=float)
         most = max(3.0, RARE * n)
         told = {word for word, count in having.items() if 1 < count <= most and len(word) > 1} - about - STOP_WORDS
-        names = _names(question).intersection(words)
-        weight = np.array([math.log(1 + n / (1 + having[w])) * (NAME_WEIGHT if w in names else 1) for w in words])
-        is_subject = np.array([word in names or not names for word in words], dtype=float)
+        named = names(question).intersection(words)
+        weight = np.array([math.log(1 + n / (1 + having[w])) * (NAME_WEIGHT if w in named else 1) for w in words])
+        is_subject = np.array([word in named or not named for word in words], dtype=float)
         subject, coverage = asked @ (weight * is_subject), asked @ weight
-        return cls(about, asked, [told & each for each in said], names, subject, coverage)
+        return cls(about, asked, [told & each for each in said], named, subject, coverage)
 
     def about_subject(self) -> Flags:
         """Return (n,): which have about all that any has of the question's subject."""
@@ -286,7 +291,7 @@ class _Terms:
         return both & (self.asked @ self.asked.T > 0)
 
 
-def _words(spoken: Sequence[str]) -> set[str]:
+def as_said(spoken: Sequence[str]) -> set[str]:
     """Return the words in lower case: Ana's is ana."""
     return {word[:-2] if word.endswith(("'s", "’s")) else word for word in map(str.lower, spoken)}
 
@@ -301,18 +306,18 @@ def _past(verb: str) -> set[str]:
     return {stem + "ed", verb + verb[-1] + "ed"}
 
 
-def _names(question: str) -> set[str]:
+def names(question: str) -> set[str]:
     """Return the words of a question that name one thing among its like: with a capital, a digit or a mark inside.
 
     A number alone is none: of what it is the number, its other words say.
     """
     words = [word.removesuffix("'s").removesuffix("’s") for word in SAID.findall(question)]
-    names = {
+    found = {
         name.lower()
         for n, name in enumerate(words)
         if (n > 0 and name != name.lower()) or not name.replace("'", "").isalpha()
     }
-    return set() if all(name.isdigit() for name in names) else names
+    return set() if all(name.isdigit() for name in found) else found
 
 
 def _alike(
@@ -461,7 +466,7 @@ def _since(value: str, told: _Told, relevant: Floats, best: int) -> tuple[int, F
 
     The change to it counts as before: it may tell what it was changed from.
     """
-    wanted = _words(SAID.findall(value)) - {"a", "an", "the"}
+    wanted = as_said(SAID.findall(value)) - {"a", "an", "the"}
     says = np.array([wanted <= words for words in told.said]) & told.claimed
     if not wanted or not says.any():
         return best, np.zeros(len(told.said), dtype=bool)

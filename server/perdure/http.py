@@ -47,8 +47,9 @@ log = logging.getLogger(__name__)
 CLOSE_S = 4.0  # after the grace, for the store to close
 
 
-def serve(settings: Settings, announce: Callable[[Settings], None] = lambda _: None) -> None:
-    """Listen until a signal comes, then finish what is running and return; `announce` is called once it listens.
+def serve(settings: Settings, announce: Callable[[Settings, bool], None] = lambda _settings, _tokens: None) -> None:
+    """Listen until a signal comes, then finish what is running and return; `announce` is called once it listens,
+    with whether tokens were made.
 
     Raises Refused for an address that others can reach while no token is set, Unavailable when it cannot be bound.
     """
@@ -62,7 +63,7 @@ def serve(settings: Settings, announce: Callable[[Settings], None] = lambda _: N
     with listener, tracing.exported(settings), open_service(settings) as service:
         refuse_open_bind(settings.http, service)
         service.warm_up()
-        announce(settings)
+        announce(settings, service.any_tokens())
         host, port = listener.getsockname()[:2]
         print(f"Perdure listens on http://{bracketed(host)}:{port}{PATH}", file=sys.stderr, flush=True)  # noqa: T201
         metrics = Metrics(service.figures)

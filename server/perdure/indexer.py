@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.build import Build
+from perdure.build import RETIRED_S, Build
 from perdure.embedders import Embedder, Vector
-from perdure.errors import Unavailable
+from perdure.endpoint import is_local
+from perdure.errors import InvalidInput, Unavailable
 from perdure.generations import Audited, Indexes
 from perdure.models import Models
+from perdure.moving import Move
 from perdure.pending import Made, Pending
 from perdure.settings import IndexSettings
 from perdure.store import EVERY, Database, reader_of, vectors
@@ -29,6 +31,8 @@ log = logging.getLogger(__name__)
 IDLE_POLL_S = 0.5  # how soon the sweeping process notices another process's write
 REMOVING_S = 0.02  # between two batches of vectors out of use: writers go first
 OF_NO_LANGUAGE = "café"  # a question that needs the function words and the stemmers of all, read when first needed
+LEFT_S = 60.0  # until a former index that did not answer is asked again to be emptied
+SHOWN_S = 0.5  # between two looks how far a move is
 RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # waits after failures in a row
 
 
@@ -62,11 +66,13 @@ class Indexer:
             Pending(database, models, index, settings, default_namespace=default_namespace) for _ in range(2)
         )
         self.build = Build(database, models, index, beside)
+        self.move = Move(database, index)
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._seen: IndexState | None = None  # as of the last call that read it
         self.lone_writes = 0  # whose vectors are on their way; the sweep leaves them to themselves
+        self._left_after = 0.0
         self._serving = False  # a command that only looks at history need not start the index
         self.embedder_trouble: str | None = None
 
@@ -85,14 +91,17 @@ class Indexer:
             return
         if (hint := self.hint(state)) is not None:
             log.warning("%s", hint)
+        if (hint := self.index_hint(state)) is not None:
+            log.warning("%s", hint)
         for embedder in self._models.workers([state.in_force]):
             embedder.warm_up()
         if self.index is not None:
-            self.index.client(state.model).warm_up()
+            self.index.client(state.in_force).warm_up()
 
     def workers(self, state: IndexState) -> list[dict[str, Any]]:  # Any: JSON values for status
         """Return what is known of the worker processes that have to do with these models, starting none."""
-        indexes = [self.index.client(model.id) for model in state.models] if self.index is not None else []
+        models = state.models if self.index is not None else []
+        indexes = [self.index.client(model) for model in models if self.index and is_local(self.index.backend(model))]
         return [worker.info() for worker in (*self._models.workers(state.models), *indexes)]
 
     # --- the model in force
@@ -117,6 +126,10 @@ class Indexer:
             with self._database.write(EVERY) as tx:
                 vectors.name_model(tx, state.model, own.id, self._models.recipe)
                 state = vectors.state(reader_of(tx))
+        if self.index is not None and state.in_force.backend is None and self._database.can_write():
+            with self._database.write(EVERY) as tx:
+                vectors.name_backend(tx, state.model, self.index.own)
+                state = vectors.state(reader_of(tx))
         self._seen = state
         return state
 
@@ -140,6 +153,15 @@ class Indexer:
             f"the settings name {own.id}, and {state.in_force.name} answers; `perdure reindex` builds the vectors of"
             f" {own.id} beside it and then puts it in its place"
         )
+
+    def index_hint(self, state: IndexState) -> str | None:
+        """Return what to do where the settings name another index than the one in force."""
+        if self.index is None or self.index.own == (present := self.index.backend(state.in_force)):
+            return None
+        own = self.index.own
+        if state.in_force.next_backend == own:
+            return f"{present} answers until {own} holds every vector"
+        return f"the settings name {own}, and {present} answers; `perdure reindex` fills {own} and puts it in its place"
 
     def comparable(self, asked: Asked | None, state: IndexState) -> Vector | None:
         """Return the question's vector if it may be compared with those in force, asking again if another model did it.
@@ -264,11 +286,14 @@ class Indexer:
                 if not self._database.can_write():
                     self._stop.wait(IDLE_POLL_S)
                     continue
-                worked = self.build.step()
+                worked = self.build.step() or self.move.step(self._stop.is_set)
                 removed = not worked and self.build.remove_retired()
+                self._remove_left()
                 if not worked and not removed and (state := self._seen) is not None:
                     self._models.rest(state.models)
-                pause_s = 0.0 if worked else REMOVING_S if removed else _pause(self.build.failures)
+                pause_s = (
+                    0.0 if worked else REMOVING_S if removed else _pause(self.build.failures or self.move.failures)
+                )
             except (OSError, Unavailable) as exc:
                 log.warning("the change of the model failed and goes on: %s", exc)
                 pause_s = RETRY_S[-1]
@@ -276,6 +301,15 @@ class Indexer:
                 log.exception("the change of the model failed and goes on")
                 pause_s = RETRY_S[-1]
             self._stop.wait(pause_s)
+
+    def _remove_left(self) -> None:
+        """Have former indexes emptied where they are, and again a while later those that do not answer now."""
+        if self.index is None or time.monotonic() < self._left_after:
+            return
+        kept = self.index.remove_left(RETIRED_S)
+        if kept:
+            log.warning("cannot be removed yet: %s", "; ".join(kept))
+        self._left_after = time.monotonic() + (LEFT_S if kept else RETIRED_S)
 
     def _to_sweep(self) -> Model | None:
         """Return the model in force if this process can embed for it."""
@@ -312,7 +346,7 @@ class Indexer:
         if self.index is None:
             return last
         model = self.state().in_force
-        index = self.index.of(model.id)
+        index = self.index.of(model)
         if self._serving and index.opened is None and not index.rests:
             index.open(model)
         if index.opened is None or index.opened != model.token:
@@ -324,16 +358,51 @@ class Indexer:
 
     # --- rebuilding on demand
 
-    def rebuild(self, progress: Callable[[int, int], None]) -> int:
+    def rebuild(self, progress: Callable[[int, int], None], to: str | None = None) -> int:
         """Make the index anew from SQL, or another model's vectors and index from the text, if the settings name one.
 
-        Calls progress(done, total); returns the total. Raises Unavailable; another call goes on where this one stopped.
+        With `to`, a kind of index, or if the settings name another index, give it every vector and put it in force.
+        Calls progress(done, total); returns the total. Raises Unavailable, InvalidInput; another call goes on where
+        this one stopped.
         """
+        if to is not None and self.index is None:
+            raise InvalidInput("index.kind or embedder.kind is none in the settings, so there is nothing to move.")
+        target = None if self.index is None else self.index.own if to is None else self.index.backends.backend_of(to)
         self.state()
-        total = self._build(progress) if self.build.begin() else self._rebuild_index(progress)
+        total = self._build(progress) if self.build.begin() else None
+        if target is not None and self.move.begin(target):
+            total = self._move(progress)
+        elif total is None and to is None:
+            total = self._rebuild_index(progress)
         while self.build.any_retired() and not self._stop.is_set():
             if not self.build.remove_retired():
                 self._stop.wait(0.1)
+        return total or 0
+
+    def _move(self, progress: Callable[[int, int], None]) -> int:
+        total = 0
+        while not self._stop.is_set():
+            with self._database.read(EVERY) as tx:
+                at = self.move.progress(tx)
+            if at is None:
+                break
+            total = max(total, at.total)
+            progress(at.done, total)
+            until = time.monotonic() + SHOWN_S
+            while self.move.step(self._stop.is_set):
+                if time.monotonic() > until:
+                    break
+            else:
+                if self.move.failures > len(RETRY_S):
+                    raise Unavailable(
+                        f"{self.move.trouble} {at.done} of {total} are moved; `perdure reindex` goes on from there, and"
+                        " the former index answers until then."
+                    )
+                self._stop.wait(0.1 if not self.move.failures else _pause(self.move.failures))
+        progress(total, total)
+        if self.index is not None and not self._stop.wait(RETIRED_S):
+            for kept in self.index.remove_left(RETIRED_S):
+                log.warning("cannot be removed yet: %s", kept)
         return total
 
     def _build(self, progress: Callable[[int, int], None]) -> int:

@@ -108,7 +108,7 @@ class Pending:
 
     def index(self, model: Model) -> bool:
         """Feed the model's index and bury what was deleted; False when there is nothing to do. Raises Unavailable."""
-        index = None if self._indexes is None else self._indexes.of(model.id)
+        index = None if self._indexes is None else self._indexes.of(model)
         with self._database.read(EVERY) as tx:
             dead = vectors.tombstones(tx, model, INDEX_BATCH, held=index is not None)
             new = (
@@ -122,6 +122,8 @@ class Pending:
                     limit=INDEX_BATCH,
                 )
             )
+        if index is not None and not (new or dead):
+            index.rest()
         if not (new or dead) or (index is not None and not index.apply(model, new, dead)):
             return False
         with self._database.write_derived(EVERY) as tx:

@@ -16,6 +16,7 @@ import numpy as np
 from perdure import holding
 from perdure.holding import CLAIM_WORDS, Floats, Statement
 from perdure.timing import Ask
+from perdure.words import SAID
 
 # Of what words and vectors say together; the rest is the vectors'. A turn is found by its words and its neighbours'; a
 # memory is one statement, and those about one subject share the words that a question has of them, so that meaning
@@ -24,6 +25,10 @@ WORDS_SHARE = 0.38
 MEMORY_WORDS_SHARE = 0.2  # 8 points more right answers than with the shares of turns
 # The fewer candidates have any word of the question, the more it tells: found by one alone, a name or a number does.
 WORDS_SHARE_OF_ONE, WORDS_COMMON_AT = 0.55, 10
+# Memories that have all of the question's names are near to it for these alone: half of how near each is to the middle
+# of them is taken out, so that what is asked of the subject tells. 1 point more right answers, 7 more retractions; all
+# of it taken out gained as much where a subject has many memories, and lost as much where it has few.
+SUBJECT_TAKEN, SUBJECT_FEW = 0.5, 4
 AUTHOR_BONUS = 0.25  # the question names exactly one speaker and it is this one: 1 to 3 points
 ROLE_BONUS = 0.08  # "I" asks for what the user said, "did you" for the assistant's words: 2 points in five results
 # Of the conversation whose best three are the best by words: 1 point; by meaning, squared so that one very near turn
@@ -139,9 +144,30 @@ def rank(
     weak: where none is better, the best of the vectors is not worth their whole share.
     """
     cosine = {c.id: best_cosine(c.cosines) for c in candidates if c.cosines}
-    parts = _parts(candidates, cosine if floor is not None else {}, floor or 0.0, weak_below, author, role)
+    apart = cosine | _without_subject(candidates, cosine, ask.about) if floor is not None else {}
+    parts = _parts(candidates, apart, floor or 0.0, weak_below, author, role)
     ranked = _sorted([Ranked(c.id, sum(parts[c.id].values()), cosine.get(c.id), parts[c.id]) for c in candidates])
     return _timed(ranked, {c.id: c for c in candidates}, ask, weak_below)
+
+
+def _without_subject(candidates: Sequence[Scored], cosine: Mapping[int, float], about: str) -> dict[int, float]:
+    """Return the cosines of the memories about the question's subject, less what the subject itself gives each."""
+    names = holding.names(about)
+    naming: list[tuple[int, Scored, Floats]] = []
+    for c in candidates if names else ():
+        if c.type != "memory" or c.vector is None or c.text is None or c.id not in cosine:
+            continue
+        low = c.text.lower()
+        if any(name in low for name in names) and (has := names & holding.as_said(SAID.findall(low))):
+            naming.append((len(has), c, c.vector))
+    most = max((count for count, _, _ in naming), default=0)
+    of_subject = [(c, vector) for count, c, vector in naming if count == most]
+    if len(of_subject) <= SUBJECT_FEW:
+        return {}  # their middle would be what they say, not what they are about
+    vectors = np.stack([vector for _, vector in of_subject])
+    near = vectors @ vectors.mean(axis=0)
+    apart = SUBJECT_TAKEN * (near - near.mean())
+    return {c.id: cosine[c.id] - float(less) for (c, _), less in zip(of_subject, apart, strict=True)}
 
 
 def _parts(

@@ -23,7 +23,10 @@ from perdure.shapes import check_schemas
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$"
 PREFIX = "PERDURE_"
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")  # begins a path with a drive or a host
-NOT_SETTINGS = {"PERDURE_CONFIG"}  # says where the file is, so it cannot stand in it
+PASSPHRASE = "PERDURE_PASSPHRASE"  # of a backup; in no settings file, for those stand in backups
+SPACE = r"^(?:collection\.)?[A-Za-z0-9][A-Za-z0-9_-]{0,79}$"  # what rows stand under: a namespace, or a collection
+NOT_SETTINGS = {"PERDURE_CONFIG", "PERDURE_TOKEN", PASSPHRASE}
+"""Says where the file is, so it cannot stand in it; what clients send; what opens a backup."""
 
 
 def is_name(text: str) -> bool:
@@ -93,11 +96,48 @@ class EmbedderSettings(_Section):
     )
 
 
+def _check_address(kind: str, url: str | None) -> None:
+    """Raise ValueError unless an index of this kind can have this address; its password is not repeated."""
+    if url is None or kind == "none":
+        return
+    schemes = ("postgresql", "postgres") if kind == "pgvector" else ("http", "https")
+    try:
+        parts = urlsplit(url)
+        known = bool(parts.hostname or (kind == "pgvector" and parts.path)) and parts.port != 0
+    except ValueError:
+        known, parts = False, urlsplit("")
+    if not known or parts.scheme not in schemes:
+        raise ValueError(f"the url of {kind} must begin with {schemes[0]}:// and name a host")
+
+
+class BesideSettings(_Section):
+    """A second index that this server may meet: the one that `perdure reindex --to` moves to, or came from."""
+
+    kind: Literal["chroma", "pgvector", "qdrant", "none"] = Field("none", description="as index.kind")
+    url: str | None = Field(None, description="as index.url")
+    token: str | None = Field(None, repr=False, description="as index.token")
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        _check_address(self.kind, self.url)
+        return self
+
+
 class IndexSettings(_Section):
     """How vectors are searched."""
 
-    kind: Literal["chroma", "none"] = Field(
-        "chroma", description="chroma (its own worker process), none (exact search from SQL only)"
+    kind: Literal["chroma", "pgvector", "qdrant", "none"] = Field(
+        "chroma",
+        description="chroma (a worker process here, or the server at url), pgvector (the Postgres at url), qdrant (the "
+        "server at url), none (exact search from SQL only)",
+    )
+    url: str | None = Field(
+        None,
+        description="where the index is, like http://127.0.0.1:8000, postgresql://user@host/database or "
+        "http://127.0.0.1:6333; chroma and qdrant without one lie in the data directory",
+    )
+    token: str | None = Field(
+        None, repr=False, description="what a Chroma server asks for, or the api key of a Qdrant server"
     )
     min_chunks: int = Field(
         2000,
@@ -114,6 +154,12 @@ class IndexSettings(_Section):
     audit_s: float = Field(
         3600.0, gt=0, description="seconds between two looks whether a sample of the index is what the database says"
     )
+    beside: BesideSettings = BesideSettings()  # pyright: ignore[reportCallIssue] defaults of every field
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        _check_address(self.kind, self.url)
+        return self
 
 
 Algorithm = Literal[
@@ -199,6 +245,9 @@ class LimitSettings(_Section):
     memories: int = Field(0, ge=0, description="memories in force that a namespace may hold")
     bytes: int = Field(
         0, ge=0, description="bytes of memories, turns, state and all versions of files that a namespace may hold"
+    )
+    daily_tokens: int = Field(
+        0, ge=0, description="tokens of the language model that summaries of a namespace may use each day (UTC)"
     )
 
 
@@ -344,9 +393,22 @@ class VolumeSettings(_Section):
     @field_validator("namespaces")
     @classmethod
     def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [each for each in value if each != "*" and not re.match(NAME, each)]:
-            raise ValueError(f'{wrong[0]!r} is no namespace; give names, or "*" for all')
-        return value
+        return _namespaces(value)
+
+
+def _namespaces(value: tuple[str, ...]) -> tuple[str, ...]:
+    if wrong := [each for each in value if each != "*" and not re.match(NAME, each)]:
+        raise ValueError(f'{wrong[0]!r} is no namespace; give names, or "*" for all')
+    return value
+
+
+class CollectionSettings(_Section):
+    """Memories that namespaces share, under keys that begin with shared/NAME/."""
+
+    namespaces: tuple[str, ...] = Field((), description='who recalls them; "*" is everybody')
+    writers: tuple[str, ...] = Field((), description='who stores and forgets them as well; "*" is everybody')
+
+    _named = field_validator("namespaces", "writers")(_namespaces)
 
 
 class TelemetrySettings(_Section):
@@ -396,12 +458,13 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()  # pyright: ignore[reportCallIssue]
     telemetry: TelemetrySettings = TelemetrySettings()  # pyright: ignore[reportCallIssue]
     volumes: dict[str, VolumeSettings] = Field({}, description="directories of this machine among the files, by name")
+    collections: dict[str, CollectionSettings] = Field({}, description="memories that namespaces share, by name")
 
-    @field_validator("volumes")
+    @field_validator("volumes", "collections")
     @classmethod
-    def _named(cls, value: dict[str, VolumeSettings]) -> dict[str, VolumeSettings]:
+    def _named(cls, value: dict[str, Any]) -> dict[str, Any]:  # Any: the settings of each
         if wrong := [name for name in value if not re.match(NAME, name)]:
-            raise ValueError(f"{wrong[0]!r} is no name of a volume: 1-80 letters, digits, _ and -")
+            raise ValueError(f"{wrong[0]!r} is no name of a volume or a collection: 1-80 letters, digits, _ and -")
         return value
 
     @field_validator("data_dir")
@@ -516,6 +579,11 @@ def variable_of(section: str, name: str) -> str:
     return PREFIX + "__".join([*section.split("."), name] if section else [name]).upper()
 
 
+def backup_passphrase() -> str | None:
+    """Return the passphrase that encrypts a backup, and opens it again, if the environment has one."""
+    return os.environ.get(PASSPHRASE) or None
+
+
 def traces_endpoint(settings: Settings) -> str | None:
     """Return where spans are sent: an address, "" for what the variables of OpenTelemetry say, None for nowhere."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -593,17 +661,16 @@ def _explain(exc: ValidationError) -> str:
     first = exc.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
     # Of a whole section what is wrong stands in the message, and secrets may stand in the section.
-    shown = (
-        ""
-        if name.endswith(("token", "api_key", "database.url")) or isinstance(first["input"], dict)
-        else f" is {first['input']!r}"
-    )
+    secret = name.endswith(("token", "api_key", "url")) or isinstance(first["input"], dict)
+    shown = "" if secret else f" is {first['input']!r}"
     what = first["msg"].removeprefix("Value error, ")
     return f"The setting {name}{shown}: {what}. config.example.toml describes it."
 
 
 __all__ = [
     "AuditSettings",
+    "BesideSettings",
+    "CollectionSettings",
     "CompactionSettings",
     "EmbedderSettings",
     "FilesSettings",
@@ -620,6 +687,7 @@ __all__ = [
     "TidySettings",
     "ToolSettings",
     "VolumeSettings",
+    "backup_passphrase",
     "default_config_file",
     "default_data_dir",
     "is_name",

@@ -159,11 +159,12 @@ class ReadingRow(SQLModel, table=True):
 
 
 class SpendingRow(SQLModel, table=True):
-    """Tokens of a language model that work in the background used on one day (UTC)."""
+    """Tokens of a language model that work in the background used on one day (UTC) for a namespace."""
 
     __tablename__ = "spending"  # pyright: ignore[reportAssignmentType]
 
     day: str = Field(primary_key=True)
+    namespace: str = Field(primary_key=True)
     tokens: int = 0
 
 
@@ -374,7 +375,9 @@ class ModelRow(SQLModel, table=True):
 
     `name` is the embedder's id, NULL until the first embedder of the store said it; `dimensions` is NULL until the
     first vector. `settings` is JSON that says how to open it again, without secrets. `generation` and `token` are those
-    of its index. `enlisted` says that each piece stands in chunk for it, `retired_at` since when it is out of use.
+    of its index; `backend` is what that one is called, NULL until somebody said it. While another index is filled
+    beside it, `next_backend` and `next_token` are of that one; `next_generation` is the highest number such a one had.
+    `enlisted` says that each piece stands in chunk for it, `retired_at` since when it is out of use.
     """
 
     __tablename__ = "model"  # pyright: ignore[reportAssignmentType]
@@ -388,6 +391,21 @@ class ModelRow(SQLModel, table=True):
     token: str
     enlisted: bool = False
     retired_at: str | None = None
+    backend: str | None = None
+    next_backend: str | None = None
+    next_token: str | None = None
+    next_generation: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
+
+
+class LeftIndexRow(SQLModel, table=True):
+    """An index out of use whose vectors are still to be removed from where it is."""
+
+    __tablename__ = "left_index"  # pyright: ignore[reportAssignmentType]
+
+    token: str = Field(primary_key=True)
+    model: int
+    backend: str
+    at: str
 
 
 class IndexStateRow(SQLModel, table=True):

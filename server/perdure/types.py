@@ -53,6 +53,7 @@ MAX_DOCUMENT_BYTES = 32 * 1024 * 1024  # the same of documents, whose text is a 
 MAX_DOCUMENT_CHARS = 4 * 1024 * 1024  # of the text of one
 
 VOLUME_SPACE = "volume."  # before the name of a volume: what its rows stand under, and no namespace can be called
+COLLECTION_SPACE = "collection."  # the same of a collection of memories
 EVERY_NAMESPACE = "*"
 
 SCOPES = frozenset({"memory:read", "memory:write", "files:read", "files:write", "history:read", "admin"})
@@ -65,6 +66,8 @@ class Principal:
     namespace: str
     agent: str
     scopes: frozenset[str] = SCOPES
+    token: str | None = None
+    """The id of the stored token that proved it, if one did; for the audit, and never what decides."""
 
     def require(self, *scopes: str) -> None:
         """Raise Refused, naming the first that lacks, unless the caller holds all of these scopes."""
@@ -294,6 +297,8 @@ class Hit:
     episode: int | None = None  # that wrote it, as list_history numbers them; not known of a damaged database
     superseded_by: str | None = None
     explain: Mapping[str, float] | None = None
+    collection: str | None = None  # in which a memory is shared; None for one of the namespace alone
+    agent: str | None = None  # who stored a shared one, from the credential
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,6 +477,7 @@ class Episode:
     content: str | None = None
     subject: str | None = None
     thread: str | None = None
+    collection: str | None = None  # to which it happened, None for the namespace
 
 
 @dataclass(frozen=True, slots=True)

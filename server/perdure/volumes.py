@@ -17,7 +17,7 @@ from perdure import note_files, paths
 from perdure.errors import InvalidInput, PerdureError, Refused, Unavailable
 from perdure.settings import Settings, VolumeSettings
 from perdure.types import EVERY_NAMESPACE, VOLUME_SPACE
-from perdure.workspace import Workspace
+from perdure.workspace import Replace, Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class VolumeWorkspace(Workspace):
             super().__init__(root, ignore_case=_ignores_case(top))
 
     @contextmanager
-    def replacing(self, path: str, data: bytes, *, mode: int | None = None) -> Generator[Callable[[], bool]]:
+    def replacing(self, path: str, data: bytes, *, mode: int | None = None, keeps: bool = False) -> Generator[Replace]:
         self._volume.refuse_write(path)
-        with super().replacing(path, data, mode=mode) as replace:
+        with super().replacing(path, data, mode=mode, keeps=keeps) as replace:
             yield replace
 
     @contextmanager

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from perdure.beneath import Opener, has_openat2, open_by_openat2, open_by_walk
-from perdure.disk import sync
+from perdure.disk import sync, sync_all
 from perdure.errors import Conflict, InvalidInput, NotFound, PerdureError, Refused, Unavailable
 from perdure.paths import STAGED, is_simple, normalize, shown
 from perdure.types import MAX_FILE_BYTES
@@ -63,6 +63,15 @@ def _not_plain(path: str) -> Refused:
         f"{shown(path)} is not a plain file of this workspace. Links, folders, pipes, devices and mounts are neither "
         "read nor replaced, and every folder on the way must be a real one."
     )
+
+
+class Replace(Protocol):
+    """The last step of a write; True if the file is new.
+
+    Not `synced` it is there for everybody, and a power failure may bring back what was there before, until sync_name.
+    """
+
+    def __call__(self, *, synced: bool = True) -> bool: ...
 
 
 class Workspace:
@@ -195,11 +204,12 @@ class Workspace:
 
     @contextmanager
     def replacing(
-        self, path: str, data: bytes, *, mode: int | None = None
-    ) -> Generator[Callable[[], bool], None, None]:
+        self, path: str, data: bytes, *, mode: int | None = None, keeps: bool = False
+    ) -> Generator[Replace, None, None]:
         """Do all of write but its last step, which is what this gives: whatever can fail, fails before.
 
-        A new file gets the `mode`, or the one of new files here; one that is replaced keeps its own.
+        A new file gets the `mode`, or the one of new files here; one that is replaced keeps its own. `keeps` puts the
+        data aside as keep does, and takes less time than both in turn.
         """
         path = normalize(path)
         if len(data) > MAX_FILE_BYTES:
@@ -207,18 +217,28 @@ class Workspace:
         with _explained(path), self._parent(path, create=True) as (folder, name):
             before = self._replaceable(folder, name, path)
             mode = (self.new_file if mode is None else mode) if before is None else before.st_mode & 0o777
-            with _staged(folder, data, mode) as staged:
+            with _staged(folder, data, mode, synced=not keeps) as staged:
+                if keeps:
+                    with self._opened(folder, staged, os.O_RDONLY) as fd:
+                        self.keep_all([data], beside=fd)
 
-                def replace() -> bool:
+                def replace(*, synced: bool = True) -> bool:
                     if _identity(_lstat(folder, name)) != _identity(before):
                         raise Conflict(
                             f"{shown(path)} was changed on disk during this write. Read it again, then write."
                         )
                     os.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
-                    sync(folder)
+                    if synced:
+                        sync(folder)
                     return before is None
 
                 yield replace
+
+    def sync_name(self, path: str) -> None:
+        """Return when it would survive a power failure that the file was put at its path. Raises NotFound."""
+        path = normalize(path)
+        with _explained(path), self._parent(path) as (folder, _):
+            sync(folder)
 
     @contextmanager
     def removing(self, path: str) -> Generator[Callable[[], None], None, None]:
@@ -265,17 +285,18 @@ class Workspace:
         """
         return self.keep_all([data])[0]
 
-    def keep_all(self, contents: Iterable[bytes]) -> list[str]:
+    def keep_all(self, contents: Iterable[bytes], *, beside: int | None = None) -> list[str]:
         """Put many contents aside, all on disk when this returns, and return the SHA-256 of each.
 
-        All are written before the first is waited for: the disk then takes them together, in a fraction of the time.
-        Keep it to a batch, since each takes two descriptors.
+        All are written before the first is waited for: the disk then takes them together, in a fraction of the time,
+        and with them what was written to the descriptor `beside`. Keep it to a batch, since each takes two descriptors.
         """
         digests: list[str] = []
         with _explained(""), ExitStack() as stack:
             versions = stack.enter_context(self._opened(self._root, b"versions", os.O_DIRECTORY))
             folders: dict[tuple[bytes, ...], int] = {}
-            staged: list[tuple[bytes, int, bytes]] = []
+            fds: list[int] = [] if beside is None else [beside]
+            new: list[tuple[int, bytes]] = []
             for data in contents:
                 digests.append(digest := hashlib.sha256(data).hexdigest())
                 *inner, name = _content_names(digest)
@@ -283,14 +304,18 @@ class Workspace:
                     folders[tuple(inner)] = stack.enter_context(self._made(versions, inner))
                 folder = folders[tuple(inner)]
                 if not self._holds(folder, name, digest):
-                    staged.append((stack.enter_context(_staged(versions, data, 0o600, synced=False)), folder, name))
-            for new, _, _ in staged:
-                with self._opened(versions, new, os.O_RDONLY) as fd:
-                    sync(fd)
-            for new, folder, name in staged:
-                os.rename(new, name, src_dir_fd=versions, dst_dir_fd=folder)
-            for folder in folders.values():
-                sync(folder)  # also where all was there: whoever put it there may have been killed before this
+                    with _staged(versions, data, 0o600, synced=False) as staged:
+                        os.rename(staged, name, src_dir_fd=versions, dst_dir_fd=folder)
+                    new.append((folder, name))
+                # Also what was there: whoever put it there may have been killed before it was on disk.
+                fds.append(stack.enter_context(self._opened(folder, name, os.O_RDONLY)))
+            try:
+                sync_all([*fds, *folders.values()])
+            except OSError:
+                for folder, name in new:  # the next look would take it for whole, as it is in memory
+                    with suppress(OSError):
+                        os.unlink(name, dir_fd=folder)
+                raise
         return digests
 
     def _holds(self, folder: int, name: bytes, digest: str) -> bool:

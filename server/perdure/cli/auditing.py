@@ -46,7 +46,8 @@ def audit_verify(
 def _show_rows(rows: tuple[Noted, ...]) -> None:
     for row in rows:
         target = "(erased)" if row.target is None and row.salt is None and row.tool != "import" else row.target or ""
-        typer.echo(visible(f"{row.id}  {row.at}  {row.namespace}/{row.agent}  {row.tool}  {target}  {row.outcome}"))
+        who = f"{row.namespace}/{row.agent}{f' by {row.token}' if row.token else ''}"
+        typer.echo(visible(f"{row.id}  {row.at}  {who}  {row.tool}  {target}  {row.outcome}"))
 
 
 def _show_verified(done: Verified) -> None:

@@ -11,24 +11,31 @@ from perdure.settings import Settings, default_data_dir
 
 NAME = "perdure"
 TOKEN = "PERDURE_HTTP__TOKEN"  # a client gets the variable's name, never the secret
+OWN_TOKEN = "PERDURE_TOKEN"  # what `perdure token create` printed, in the environment of a client
 
 
-def how_to_connect(settings: Settings) -> str:
-    """Return where the data lies and one line for each common client, over HTTP and over stdio."""
+def how_to_connect(settings: Settings, *, by_token: bool) -> str:
+    """Return where the data lies and one line for each common client, over HTTP and over stdio.
+
+    `by_token`: nobody is let in without a token of `perdure token create`, or one that somebody else gives out.
+    """
     command = _stdio_command(settings)
     url = _url(settings)
     shell = shlex.join(command)
     # Gemini CLI takes options after the command for its own, unless a -- stands before them.
     gemini = shlex.join([command[0], "--", *command[1:]] if command[1:] else command)
-    headers = {"Authorization": f"Bearer ${{env:{TOKEN}}}"} if settings.http.token else {}
-    with_token = f' --header "Authorization: Bearer ${TOKEN}"' if headers else ""
-    from_variable = f" --bearer-token-env-var {TOKEN}" if headers else ""
+    variable = TOKEN if settings.http.token else OWN_TOKEN if by_token and not settings.http.oauth.issuer else None
+    headers = {"Authorization": f"Bearer ${{env:{variable}}}"} if variable else {}
+    with_token = f' --header "Authorization: Bearer ${variable}"' if variable else ""
+    from_variable = f" --bearer-token-env-var {variable}" if variable else ""
+    made = [f"Each agent needs a token: perdure token create --agent NAME, and its output in {OWN_TOKEN}"]
     remote = {"url": url} | ({"headers": headers} if headers else {})
     local = {"command": command[0]} | ({"args": command[1:]} if command[1:] else {})
     return "\n".join(
         [
             f"Everything is kept in {settings.data_dir}",
             f"MCP over HTTP: {url}",
+            *(made if variable == OWN_TOKEN else ()),
             f"  Claude Code  claude mcp add --scope user --transport http {NAME} {url}{with_token}",
             f"  Codex        codex mcp add {NAME} --url {url}{from_variable}",
             f"  Gemini CLI   gemini mcp add --scope user --transport http {NAME} {url}{with_token}",

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from enum import StrEnum
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -348,15 +349,28 @@ def status(ctx: typer.Context, as_json: AsJson = False) -> None:
     show(found, as_json, show_mapping)
 
 
+class Backend(StrEnum):
+    """A kind of index that vectors can be moved to."""
+
+    CHROMA = "chroma"
+    PGVECTOR = "pgvector"
+    QDRANT = "qdrant"
+
+
 @app.command()
-def reindex(ctx: typer.Context, as_json: AsJson = False) -> None:
+def reindex(
+    ctx: typer.Context,
+    to: Annotated[Backend | None, typer.Option(help="Move the vectors to this index, while servers go on.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Build the index of vectors again from what the database holds; with another model in the settings, its vectors.
 
+    With another index in the settings, or with --to, that one is filled from the database and then put in its place.
     What answered before answers until all is done. Ctrl-C stops it, and the next call goes on from there.
     """
     with session(ctx) as (service, caller), progress_bar("Indexing") as advance:
         try:
-            done = service.reindex(caller, advance)
+            done = service.reindex(caller, advance, to=to and to.value)
         except KeyboardInterrupt as exc:
             note("\nStopped. What answered before still answers; `perdure reindex` goes on from here.")
             raise typer.Exit(130) from exc
@@ -376,13 +390,13 @@ def serve(
     settings = settings_of(ctx)
     given = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
     settings = settings.model_copy(update={"http": settings.http.model_copy(update=given)})
-    serve_http(settings, lambda settings: note(how_to_connect(settings)))
+    serve_http(settings, lambda settings, by_token: note(how_to_connect(settings, by_token=by_token)))
 
 
 @app.command()
 def clients(ctx: typer.Context) -> None:
     """Print the lines to paste into MCP clients."""
-    typer.echo(how_to_connect(settings_of(ctx)))
+    typer.echo(how_to_connect(settings_of(ctx), by_token=False))
 
 
 @app.command()
@@ -409,7 +423,7 @@ def _setting_line(settings: Settings, section: str, name: str) -> str:
         return f"# {name} is not set"
     if not type(owner).model_fields[name].repr:
         return f"# {name} is set and not shown"
-    if name == "volumes":
+    if name in ("volumes", "collections"):
         value = owner.model_dump(mode="json", include={name}, exclude_none=True)[name]
     if isinstance(value, str):
         value = re.sub(r"//[^/@]*@", "//", value)  # an address may carry a password

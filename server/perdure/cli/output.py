@@ -321,6 +321,7 @@ def _marks(hit: Hit) -> list[str]:
         place = f"{hit.path}:{hit.lines[0]}-{hit.lines[1]}" if hit.lines else hit.path
     named = {"key": hit.key, "kind": hit.kind, "thread": hit.thread, "tags": ", ".join(hit.tags)}
     named |= {"superseded by": hit.superseded_by, "in": hit.place}
+    named |= {"collection": hit.collection, "agent": hit.agent}
     marks = [
         place,
         hit.type,

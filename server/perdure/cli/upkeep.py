@@ -17,7 +17,7 @@ from perdure.cli.output import note, progress_bar, show, visible
 from perdure.cli.root import session, settings_of
 from perdure.disk import new_file
 from perdure.errors import InvalidInput, Refused, Unavailable
-from perdure.settings import NAME, Settings
+from perdure.settings import PASSPHRASE, SPACE, Settings, backup_passphrase
 from perdure.types import Imported
 
 if TYPE_CHECKING:
@@ -28,14 +28,26 @@ if TYPE_CHECKING:
 def backup(
     ctx: typer.Context,
     file: Annotated[Path, typer.Argument(help="The file to make; one that exists is never replaced.")],
+    encrypt: Annotated[bool, typer.Option("--encrypt", help=f"With a passphrase: asked for, or {PASSPHRASE}.")] = False,
+    recipient: Annotated[
+        list[str] | None,
+        typer.Option(help="Encrypt for who has the key of age1... or ssh-..., or those of a file of such lines."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Save database, files and settings of all namespaces in one file, while servers go on."""
     # Imported here, as the service is elsewhere: --help and a wrong option answer without loading the engine.
     from perdure.backup import back_up
+    from perdure.sealing import Seal, recipients_of
 
-    settings = _of_file(ctx, "backup")
-    done = back_up(settings.data_dir, file.absolute(), settings_as_toml(settings))
+    settings, seal = _of_file(ctx, "backup"), None
+    if recipient:
+        seal = Seal(recipients_of(recipient))
+        if encrypt or not seal.recipients:
+            raise InvalidInput("Give public keys with --recipient, or --encrypt for a passphrase, and not both.")
+    elif encrypt:
+        seal = Seal(secret=_passphrase(new=True))
+    done = back_up(settings.data_dir, file.absolute(), settings_as_toml(settings), seal)
     show(done, as_json, _show_backed_up)
     if done.problems:
         raise typer.Exit(1)
@@ -45,15 +57,23 @@ def backup(
 def restore(
     ctx: typer.Context,
     file: Annotated[Path, typer.Argument(help="A file that backup made, or one from the folder backups.")],
+    identity: Annotated[
+        list[Path] | None, typer.Option(help="A file with the key that opens it: of age-keygen or ssh-keygen.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Put a backup in place of what the data directory holds, which is moved aside. No server may run."""
     from perdure.backup import restore
+    from perdure.sealing import identities_of, lock_of
     from perdure.warm.answering import dismiss
 
-    data_dir = _of_file(ctx, "restore").data_dir
+    data_dir, lock = _of_file(ctx, "restore").data_dir, lock_of(file)
+    if lock == "key" and not identity:
+        raise InvalidInput(f"{file} is encrypted for a key. Give the file that holds it: --identity key.txt")
+    keys = identities_of(identity or ())
+    secret = _passphrase(new=False) if lock == "passphrase" else ""
     dismiss(data_dir)
-    show(restore(data_dir, file.absolute()), as_json, _show_restored)
+    show(restore(data_dir, file.absolute(), keys, secret), as_json, _show_restored)
 
 
 def _of_file(ctx: typer.Context, command: str) -> Settings:
@@ -109,12 +129,21 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Add what another store exported, all or nothing; what is here already is left as it is."""
-    if into is not None and not re.match(NAME, into):
+    if into is not None and not re.match(SPACE, into):
         raise InvalidInput(f"--into {into!r} is no namespace: letters, digits, _ and -, at most 80.")
     with _opened(file) as source, session(ctx) as (service, caller), progress_bar("Importing") as advance:
         size = 0 if source is sys.stdin.buffer else os.fstat(source.fileno()).st_size
         done = service.import_lines(caller, source, into=into, progress=lambda read: advance(read, max(size, read)))
     show(done, as_json, _show_imported)
+
+
+def _passphrase(*, new: bool) -> str:
+    """Return the passphrase of a backup: of the environment, or of the person at the terminal, twice for a new one."""
+    if (secret := backup_passphrase()) is not None:
+        return secret
+    if not sys.stdin.isatty():
+        raise InvalidInput(f"A passphrase is asked for at a terminal, and here is none. Set {PASSPHRASE}.")
+    return typer.prompt("Passphrase", hide_input=True, confirmation_prompt=new, err=True)
 
 
 @contextmanager

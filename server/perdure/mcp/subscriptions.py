@@ -63,6 +63,21 @@ class Watch:
         except Refused as exc:
             raise MCPError(code=wire.INVALID_PARAMS, message=str(exc)) from exc
 
+    def check_shown(self, uri: str) -> None:
+        """Raise the error of the protocol for the address of a file that is hidden, or of none."""
+        try:
+            self._service.check_shown(self._caller, resources.path_of(uri))
+        except PerdureError as exc:
+            raise MCPError(code=wire.INVALID_PARAMS, message=str(exc), data={"uri": uri}) from exc
+
+    def shows(self, uri: str) -> bool:
+        """Say whether the caller could read a file that has this address."""
+        try:
+            self.check_shown(uri)
+        except MCPError:
+            return False
+        return True
+
     async def add(self, uris: Iterable[str]) -> None:
         """Watch these too, from how they are now on. They must be addresses of files."""
         marks = await anyio.to_thread.run_sync(self._look, [uri for uri in uris if uri not in self._marks])
@@ -142,6 +157,7 @@ class Subscriptions:
         if uris or asked.resources_list_changed:
             watch.check_allowed()
         _check_number(len(uris))
+        uris = [uri for uri in uris if watch.shows(uri)]
         # What is acknowledged is what is told: files alone change.
         honored = asked.model_copy(update={"resource_subscriptions": uris})
         bus = InMemorySubscriptionBus()
@@ -166,6 +182,7 @@ class Subscriptions:
             )
         watch = await self._of_connection(ctx)
         watch.check_allowed()
+        watch.check_shown(params.uri)
         _check_number(watch.size + 1)
         await watch.add([params.uri])
         return wire.EmptyResult()

@@ -227,6 +227,8 @@ def _hit(hit: Hit) -> dict[str, Any]:
         place=hit.place,
         part=str(hit.part) if hit.part else None,
         superseded_by=hit.superseded_by,
+        collection=hit.collection,
+        agent=hit.agent,
         explain={name: round(value, 4) for name, value in hit.explain.items()} if hit.explain else None,
     )
 
@@ -250,6 +252,7 @@ def _hit_line(hit: Hit, thread_above: str | None) -> str:
     frame += [f"{name}={value}" for name, value in hit.metadata.items()]
     frame += [str(hit.part) if hit.part else ""]
     frame += [f"superseded_by={hit.superseded_by}" if hit.superseded_by else ""]
+    frame += [f"collection={hit.collection}", f"agent={hit.agent}"] if hit.collection else []
     if hit.explain:
         frame += [f"score={hit.score:.4f}", *(f"{name}={value:.4f}" for name, value in hit.explain.items())]
     return f"{header(frame)} {visible(hit.content)}"
@@ -281,6 +284,7 @@ def _episode(episode: Episode) -> dict[str, Any]:
         subject=episode.subject,
         thread=episode.thread,
         agent=episode.agent,
+        collection=episode.collection,
     )
 
 
@@ -288,6 +292,7 @@ def _episode_line(episode: Episode) -> str:
     who = "/".join(part for part in (episode.role, episode.name) if part)
     frame = [str(episode.seq), short_time(episode.at), who or episode.kind, episode.subject or ""]
     frame += [f"thread={episode.thread}" if episode.thread else "", f"agent={episode.agent}"]
+    frame += [f"collection={episode.collection}"] if episode.collection else []
     return f"{header(frame)} {visible(episode.content or '')}".rstrip()
 
 

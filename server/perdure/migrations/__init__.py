@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from perdure.errors import Unavailable
 
-HEAD = "0010"
+HEAD = "0012"
 
 KEPT = ("episode", "memory", "state", "summary", "reading", "file", "file_version", "idempotency", "token", "audit")
 """The tables no step may lose a row of; all others can be made from them again."""

@@ -120,7 +120,7 @@ def fold_if_long(core: Core, caller: Principal, thread: str) -> None:
         with core.database.read(caller.namespace) as tx:
             former = summaries.latest(tx, caller.namespace, thread)
             beyond = summaries.count_after(tx, caller.namespace, thread, former.last_seq if former else 0)
-            why = waits(core, tx)
+            why = waits(core, tx, caller.namespace)
         if beyond <= settings.after_turns:
             return
         _wait_for_a_pause(core, caller, thread)
@@ -156,25 +156,32 @@ def count_waiting(core: Core, reader: Reader, namespace: str) -> int:
     return len(summaries.threads_beyond(reader, namespace, most)) if most else 0
 
 
-def waits(core: Core, reader: Reader) -> str | None:
+def waits(core: Core, reader: Reader, namespace: str) -> str | None:
     """Return why nothing is folded in the background now, None if that is not so."""
     if core.settings.compaction.writer != MODEL:
         return None
     if not LanguageModel(core.settings.language_model).configured:
         return "compaction.writer is model, and language_model.base_url and language_model.model are not both set"
-    used, cap = summaries.spent(reader, times.day(times.now())), core.settings.language_model.daily_tokens
     least = tokens_of(INSTRUCTIONS) + _answer_tokens(core.settings.compaction.max_chars)
-    if least > cap:
-        return (
-            f"language_model.daily_tokens is {cap:,}, and one summary may take {least:,} tokens; set it to more than"
-            " that (a long thread takes more), or write summaries with `perdure compact`"
-        )
-    if used + least <= cap:
-        return None
-    return (
-        f"a summary may take {least:,} tokens, and of the {cap:,} of language_model.daily_tokens {used:,} are used"
-        " today (UTC); summaries wait, and `perdure compact` writes them at once"
-    )
+    for name, cap, used in _caps(core, reader, times.day(times.now()), namespace):
+        if least > cap:
+            return (
+                f"{name} is {cap:,}, and one summary may take {least:,} tokens; set it to more than"
+                " that (a long thread takes more), or write summaries with `perdure compact`"
+            )
+        if used + least > cap:
+            return (
+                f"a summary may take {least:,} tokens, and of the {cap:,} of {name} {used:,} are used"
+                " today (UTC); summaries wait, and `perdure compact` writes them at once"
+            )
+    return None
+
+
+def _caps(core: Core, reader: Reader, day: str, namespace: str) -> Iterator[tuple[str, int, int]]:
+    """Yield each limit of a day by its name, with how many tokens were used of it."""
+    yield "language_model.daily_tokens", core.settings.language_model.daily_tokens, summaries.spent(reader, day)
+    if core.settings.limits.daily_tokens:
+        yield "limits.daily_tokens", core.settings.limits.daily_tokens, summaries.spent(reader, day, namespace)
 
 
 def handed_in(core: Core, tx: Session, caller: Principal, thread: str, turn: Turn, where: str) -> int:
@@ -252,7 +259,8 @@ def _fold(
         turns = summaries.turns(tx, caller.namespace, thread, base.last_seq + 1 if base else first, last)
         covered = summaries.roles(tx, caller.namespace, thread, first, last)
     said = _said(turns)
-    made = _Made(None, writer) if dry_run and writer == MODEL else _write(core, base, said, writer, capped=capped)
+    payer = caller.namespace if capped else None
+    made = _Made(None, writer) if dry_run and writer == MODEL else _write(core, base, said, writer, payer)
     result = Compacted(
         thread=thread,
         first_seq=first,
@@ -286,10 +294,11 @@ class _Made:
     note: str | None = None
 
 
-def _write(core: Core, base: StoredSummary | None, said: Sequence[Said], writer: str, *, capped: bool) -> _Made:
+def _write(core: Core, base: StoredSummary | None, said: Sequence[Said], writer: str, capped: str | None) -> _Made:
+    """Return the summary. `capped` is the namespace whose limits of tokens hold, None for none."""
     if writer == EXTRACTIVE:
         return _Made(_extract(base, said, core.settings.compaction.max_chars), EXTRACTIVE)
-    return _ask(core, base, said, capped=capped)
+    return _ask(core, base, said, capped)
 
 
 def _extract(base: StoredSummary | None, said: Sequence[Said], max_chars: int) -> str:
@@ -302,7 +311,7 @@ def _extract(base: StoredSummary | None, said: Sequence[Said], max_chars: int) -
     return "\n".join(part for part in (kept, text) if part) or NOTHING
 
 
-def _ask(core: Core, base: StoredSummary | None, said: Sequence[Said], *, capped: bool) -> _Made:
+def _ask(core: Core, base: StoredSummary | None, said: Sequence[Said], capped: str | None) -> _Made:
     """Have the model fold the turns piece by piece into the summary before them."""
     settings, model = core.settings, LanguageModel(core.settings.language_model)
     max_chars = settings.compaction.max_chars
@@ -316,20 +325,20 @@ def _ask(core: Core, base: StoredSummary | None, said: Sequence[Said], *, capped
             prompt = f"{mark}\nThe summary so far:\n{text or '(none)'}\n\nThe turns that follow:\n{piece}\n{mark}"
             most = _answer_tokens(max_chars)
             reserved = tokens_of(system, prompt) + most
-            if capped and not _reserve(core, reserved):
-                log.warning("a summary waits: it would take more than is left of language_model.daily_tokens today")
+            if capped is not None and (over := _reserve(core, capped, reserved)) is not None:
+                log.warning("a summary waits: it would take more than is left of %s today", over)
                 return _Made(None, MODEL, used)
             try:
                 answer = model.complete(system, prompt, max_tokens=most)
             except Late:
                 raise
             except Unavailable:
-                if capped:
-                    _settle(core, -reserved)
+                if capped is not None:
+                    _settle(core, capped, -reserved)
                 raise
             used += answer.tokens
-            if capped:
-                _settle(core, answer.tokens - reserved)
+            if capped is not None:
+                _settle(core, capped, answer.tokens - reserved)
             if not answer.text or answer.text.casefold().startswith(REFUSALS):
                 note = "the model gave no summary, so it is made of the turns' own sentences"
                 log.warning("%s", note)
@@ -345,21 +354,22 @@ def _answer_tokens(max_chars: int) -> int:
     return 2 * max_chars + 1_000
 
 
-def _reserve(core: Core, tokens: int) -> bool:
-    """Take tokens of today for the background before they are spent; False if they are more than is left."""
+def _reserve(core: Core, namespace: str, tokens: int) -> str | None:
+    """Take tokens of today for the background before they are spent, or return the limit of which too few are left."""
     day = times.day(times.now())
     with core.database.write(EVERY) as tx:
         reader = reader_of(tx)
-        if summaries.spent(reader, day) + tokens > core.settings.language_model.daily_tokens:
-            return False
-        summaries.spend(reader, day, tokens)
-    return True
+        for name, cap, used in _caps(core, reader, day, namespace):
+            if used + tokens > cap:
+                return name
+        summaries.spend(reader, day, namespace, tokens)
+    return None
 
 
-def _settle(core: Core, difference: int) -> None:
+def _settle(core: Core, namespace: str, difference: int) -> None:
     """Correct what was reserved to what was used. Where that fails, too much counts as used, never too little."""
     with core.database.write(EVERY) as tx:
-        summaries.spend(reader_of(tx), times.day(times.now()), difference)
+        summaries.spend(reader_of(tx), times.day(times.now()), namespace, difference)
 
 
 def _pieces(said: Sequence[Said]) -> Iterator[str]:

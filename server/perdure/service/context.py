@@ -102,8 +102,9 @@ class Contexts(Recalling, State, Compacting):
     def get_memory(self, caller: Principal, id: str) -> told.Told:
         """Return one memory, in force or not. Raises NotFound, also for one that was forgotten."""
         caller.require("memory:read")
-        with self._core.database.read(caller.namespace) as tx:
-            found = told.one(tx, caller.namespace, id)
+        spaces = self._core.collections.spaces(caller.namespace)
+        with self._core.database.read(*spaces) as tx:
+            found = next((it for space in spaces if (it := told.one(tx, space, id)) is not None), None)
         if found is None:
             raise NotFound(f"No memory {id!r} here. recall shows the ids.")
         return replace(found, at=times.show(found.at))
@@ -251,6 +252,7 @@ class _Gathered:
         later = [str(hit.part)] if hit.part else []
         later += [f"superseded_by={hit.superseded_by}"] if hit.superseded_by else []
         where = [each for each in (hit.author, f"thread {hit.thread}") if each] if hit.type == "turn" else []
+        where += [f"shared in {hit.collection} by {hit.agent}"] if hit.collection else []
         marks = (*_marks(hit.id, hit.source or "agent", hit.at, hit.kind, hit.key), *where, *later)
         return Item(marks, hit.content, f"{self.prefix}recall")
 

@@ -17,9 +17,12 @@ from perdure.embedders import Matrix, Vector
 from perdure.errors import Refused
 from perdure.indexer import Indexer
 from perdure.service.file_quotas import FileQuotas
+from perdure.service.present import Present, present_of
 from perdure.service.quotas import Quotas
+from perdure.service.settling import Settling
 from perdure.settings import Settings
-from perdure.store import Database, FairLock, Reader, passages, vectors
+from perdure.sharing import Collections
+from perdure.store import Database, FairLock, Reader, memories, passages, vectors
 from perdure.types import Principal
 from perdure.volumes import Volumes
 from perdure.workspace import Workspace
@@ -43,9 +46,11 @@ class Core:
     files_lock: FairLock
     pool: ThreadPoolExecutor
     volumes: Volumes
+    collections: Collections
     hides: Callable[[str], bool]  # whether the settings hide a path of a workspace or a volume, or a folder
     quotas: Quotas
     file_quotas: FileQuotas
+    settling: Settling
     samples: Samples = field(default_factory=lambda: Samples())
     tails: Tails = field(default_factory=lambda: Tails())
     pace: Pace = field(default_factory=lambda: Pace())
@@ -59,6 +64,22 @@ class Core:
         """
         space = self.volumes.space_of(caller.namespace, path, writes=writes)
         return caller if space == caller.namespace else replace(caller, namespace=space)
+
+    def keeper(self, caller: Principal, key: str | None, *, id: str | None = None) -> Principal:
+        """Return the caller as whose a memory is changed or stored: those of a collection are the collection's.
+
+        Its key says which, or the one with the id `id`. Raises Refused where the caller only reads that collection.
+        """
+        collection = self.collections.of_key(caller.namespace, key)
+        if key is None and id is not None:
+            spaces = self.collections.spaces(caller.namespace)
+            with self.database.read(*spaces) as tx:
+                space = memories.space_of(tx, spaces, id) if len(spaces) > 1 else None
+            collection = self.collections.of_space(caller.namespace, space) if space is not None else None
+        if collection is None:
+            return caller
+        collection.refuse_write(caller.namespace)
+        return replace(caller, namespace=collection.space)
 
     def shows(self, space: str, path: str) -> bool:
         """Say whether a file of a namespace or a volume is for anybody: not hidden by the settings or by a volume."""
@@ -187,6 +208,11 @@ class Part:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+
+    def _present_at(self, tx: Reader, space: str, path: str) -> Present:
+        """Return what stands at a path of a namespace or a volume: the first that is asked of the transaction."""
+        put = self._core.settling.put(space, path)
+        return present_of(tx, self._core.workspace_of(space), space, path, put)
 
     def again(self, call: Callable[[], T]) -> T:
         """Return what a call gives; done anew while the database interrupts it and nothing of it is stored yet."""

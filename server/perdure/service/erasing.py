@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-from perdure import archive, erasing, notes, rewriting, seeding
+from perdure import archive, erasing, notes, rewriting, seeding, sharing
 from perdure.erasing import Judge, Judged
 from perdure.erasure_journal import Journal
 from perdure.errors import InvalidInput, NotFound, Refused, Unavailable
@@ -75,6 +75,8 @@ class Erasing(WritingBack):
         """
         caller.require("admin")
         named = tuple(checks.thread(thread) or "" for thread in threads)
+        if ids and not named:
+            caller = self._keeper_of(caller, ids)
         scope = Scope(caller.namespace, named, tuple(ids))
         archives = self._archives(backups)
         if dry_run:
@@ -99,6 +101,15 @@ class Erasing(WritingBack):
             if not done.found:
                 journal.end()
             return done
+
+    def _keeper_of(self, caller: Principal, ids: Sequence[str]) -> Principal:
+        """Return the caller as whose the memories are, which may be a collection's. Raises InvalidInput for both."""
+        spaces = self._core.collections.spaces(caller.namespace)
+        with self._core.database.read(*spaces) as tx:
+            found = {memories.space_of(tx, spaces, id) or caller.namespace for id in ids}
+        if len(found) > 1:
+            raise InvalidInput("Some of the memories are shared in a collection. Erase them by themselves.")
+        return replace(caller, namespace=found.pop())
 
     def _archives(self, backups: Sequence[Path]) -> list[Path]:
         for each in backups:
@@ -194,7 +205,7 @@ class Erasing(WritingBack):
         if set(meant) > set(scope.ids):
             scope = replace(scope, ids=tuple(sorted({*meant, *scope.ids})))
             journal.begin(scope)
-        if not meant:
+        if not meant or sharing.name_of(scope.namespace) is not None:  # a collection is in no notes
             return scope
         for name, stored in readings.items():
             if not PurePath(name).is_absolute():
@@ -244,7 +255,7 @@ class Erasing(WritingBack):
             shutil.rmtree(folder, ignore_errors=True)
         if indexer.index is not None:
             for model in indexer.state().models:
-                indexer.index.of(model.id).open(model)
+                indexer.index.of(model).open(model)
 
     # --- copies
 
@@ -274,7 +285,12 @@ class Erasing(WritingBack):
         folders = [directory, *(each.absolute() for each in backups)]
         found = search(pieces, folders, but=journal.path)
         judged = self._judged(Judge(Finder(pieces), journal.scopes), found)
-        outside = [*OUTSIDE, *self._core.database.beyond_erasing, *self._noted_outside(caller.namespace, journal)]
+        outside = [
+            *OUTSIDE,
+            *self._core.database.beyond_erasing,
+            *self._noted_outside(caller.namespace, journal),
+            *self._left_indexes(),
+        ]
         return Erased(
             namespace=scope.namespace,
             removed=dict(sorted(journal.removed.items())),
@@ -316,6 +332,16 @@ class Erasing(WritingBack):
                 for path, numbers in hits.items():
                     judge.other(path, numbers)
         return judge.judged
+
+    def _left_indexes(self) -> list[str]:
+        """Remove what former indexes hold elsewhere; return those that do not answer, whose turn comes later."""
+        index = self._core.indexer.index
+        if index is None:
+            with self._core.database.read(EVERY) as tx:
+                kept = [f"the former index {each.token} at {each.backend}." for each in vectors.left_indexes(tx, 0)]
+        else:
+            kept = index.remove_left(0)
+        return [f"the vectors, without text, of {each} They are removed as soon as it answers." for each in kept]
 
     def _noted_outside(self, namespace: str, journal: Journal) -> list[str]:
         """Return the files of notes outside of the workspace that made one of the memories."""

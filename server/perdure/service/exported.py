@@ -15,7 +15,7 @@ from perdure import paths
 from perdure.errors import InvalidInput, PerdureError
 from perdure.service.compaction import WRITERS
 from perdure.service.history import KINDS
-from perdure.settings import NAME
+from perdure.settings import NAME, SPACE
 from perdure.types import MAX_FILE_BYTES, MAX_TURN, MEMORY_KINDS, SOURCES
 
 FORMAT = 1
@@ -66,6 +66,7 @@ JsonText = Annotated[str, Field(max_length=MAX_TURN), AfterValidator(_json)]
 Time = Annotated[str, AfterValidator(_time)]
 FilePath = Annotated[str, AfterValidator(_path)]
 Name = Annotated[str, Field(pattern=NAME)]
+Space = Annotated[str, Field(pattern=SPACE)]
 MemoryId = Annotated[str, Field(pattern=r"^mem_[a-z0-9]{1,40}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Size = Annotated[int, Field(ge=0, le=MAX_FILE_BYTES)]
@@ -89,7 +90,7 @@ class HeaderLine(Line):
 
 class NamespaceLine(Line):
     type: Literal["namespace"] = "namespace"
-    namespace: Name
+    namespace: Space
 
 
 class EpisodeLine(Line):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Any
 
+from perdure import sharing
 from perdure.directory import bytes_held
 from perdure.errors import NotFound, PerdureError
 from perdure.service.core import Part
@@ -65,6 +66,11 @@ class Exporting(Part):
             for each in self._core.volumes.all()
             if all_namespaces or each.is_for(caller.namespace)
         ]
+        left_out += [
+            f"the collection {each.name}: what namespaces share is exported with all of them, by --all-namespaces"
+            for each in self._core.collections.of(caller.namespace)
+            if not all_namespaces
+        ]
         whose = EVERY if all_namespaces else caller.namespace
         with bytes_held(self._core.settings.data_dir), self._core.database.read(whose) as reader:
             spaces = {each for each in transfer.namespaces(reader) if not each.startswith(VOLUME_SPACE)}
@@ -100,6 +106,8 @@ class Exporting(Part):
     def _files(
         self, reader: Reader, namespace: str, problems: list[str], left_out: list[str]
     ) -> Iterator[tuple[str, Fields]]:
+        if sharing.name_of(namespace) is not None:
+            return  # a collection has none
         workspace, seen = self._core.workspace_of(namespace), set[str]()
         for file in files_then(reader, partial(self._core.database.read, namespace), workspace, namespace):
             for version in file.versions:

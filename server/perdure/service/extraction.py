@@ -143,7 +143,7 @@ class Extracting(Memories):
         receipt = self.remember(
             caller,
             candidate.content,
-            key=candidate.key,
+            key=None if self._core.collections.of_key(caller.namespace, candidate.key) else candidate.key,
             kind=candidate.kind,
             tags=candidate.tags,
             thread=candidate.thread,

@@ -14,7 +14,7 @@ from perdure.errors import InvalidInput, NotFound, Refused, Unavailable
 from perdure.matching import Found, finder, glob
 from perdure.service import checks, times
 from perdure.service.core import Part
-from perdure.service.present import is_as_written, present_of
+from perdure.service.present import is_as_written
 from perdure.store import Reader, files
 from perdure.types import MAX_LISTED, MAX_SEARCHED_BYTES, FileInfo, FilePage, Principal
 from perdure.workspace import TOO_LARGE, FileStat, Workspace
@@ -122,7 +122,7 @@ class FileListing(Part):
         elif row is not None:
             space = self._core.owner(caller, stat.path).namespace
             try:
-                present = present_of(reader, self._core.workspace_of(space), space, stat.path)
+                present = self._present_at(reader, space, stat.path)
             except (NotFound, Refused):  # since it was found, it went, or something else took its place
                 return None
             except InvalidInput:  # too large to read, so it is none of ours

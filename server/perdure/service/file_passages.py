@@ -43,8 +43,8 @@ def why_not(path: str, size: int) -> str | None:
     return None
 
 
-def contents(path: str, data: bytes) -> Contents:
-    """Return the sections of a text at once; of a document that it waits to be read."""
+def at_once(path: str, data: bytes) -> Contents:
+    """Return what no write has to wait for: why there are no sections, or that the file waits to be read."""
     if (why := why_not(path, len(data))) is not None:
         return Contents((), why)
     if not data.strip():
@@ -54,9 +54,18 @@ def contents(path: str, data: bytes) -> Contents:
     if b"\0" in data:
         return Contents((), unsearched.NO_TEXT)
     try:
-        text = data.decode()
+        data.decode()
     except UnicodeDecodeError:
         return Contents((), unsearched.NO_TEXT)
+    return Contents((), unsearched.WAITS)
+
+
+def contents(path: str, data: bytes) -> Contents:
+    """Return the sections of a text; of a document that it waits to be read."""
+    found = at_once(path, data)
+    if found.why != unsearched.WAITS or documents.kind_of(path) is not None:
+        return found
+    text = data.decode()
     return Contents(
         [Piece(text[s.span.start : s.span.end], s.first, s.last, s.place) for s in sections(text, path)], None
     )
@@ -86,12 +95,17 @@ def read_through(path: str, data: bytes, stopped: Callable[[], bool]) -> Content
 
 
 def put(tx: Session, namespace: str, path: str, found: Contents, size: int, *, version: int, seq: int, at: str) -> None:
-    """Make this what recall finds of a version of the file, which has `size` bytes."""
-    passages.remove(tx, namespace, "file", path)
+    """Make this what recall finds of a version of the file, which has `size` bytes.
+
+    Of one that waits to be read recall goes on finding the former version, until what it says is known.
+    """
     if found.why is not None:
+        if found.why != unsearched.WAITS:
+            passages.remove(tx, namespace, "file", path)
         # Of a file with a version its row tells whether it changed since.
         unsearched.put(tx, namespace, unsearched.Mark(path, size, 0, found.why))
         return
+    passages.remove(tx, namespace, "file", path)
     unsearched.remove(tx, namespace, path)
     passages.add(tx, [_passage(namespace, path, piece, version, seq, at) for piece in found.pieces])
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from perdure.errors import Refused
 from perdure.settings import FilesSettings
-from perdure.store import Database, files
+from perdure.store import Database, Reader, files
 from perdure.workspace import Workspace
 
 WALK_EVERY_S = 60.0  # of what the database does not know of: files that others put there, or removed
@@ -46,6 +46,17 @@ class FileQuotas:
                 " files. Delete or shorten files that nobody needs (list_files shows their sizes), or ask whoever runs"
                 " this server for more."
             )
+
+    def admit_import(self, reader: Reader, namespace: str, before: tuple[int, int]) -> None:
+        """Raise Refused if the transaction took the files over a limit; `before` it there were (files, bytes)."""
+        for name, now, then in zip(("max_files", "max_bytes"), files.used(reader, namespace), before, strict=True):
+            limit = getattr(self._settings, name)
+            if limit and now > max(limit, then):
+                what = "files" if name == "max_files" else "bytes of files"
+                raise Refused(
+                    f"The namespace {namespace} would have {now:,} {what}; the limit is {limit:,} ([files] {name}). "
+                    f"To import all the same, lift it for this command: PERDURE_FILES__{name.upper()}=0."
+                )
 
     def _excess(self, used: _Used, more: _Used) -> str | None:
         limits = self._settings

@@ -13,7 +13,7 @@ from perdure.errors import Damaged, InvalidInput, NotFound
 from perdure.lines import read_lines
 from perdure.service import times
 from perdure.service.file_listing import FileListing
-from perdure.service.present import Present, present_of, stat_of
+from perdure.service.present import Present, stat_of
 from perdure.service.versions import not_kept
 from perdure.store import files
 from perdure.types import (
@@ -55,7 +55,7 @@ class FileReading(FileListing):
         damaged: tuple[str, ...] = ()
         try:
             with self._core.database.read(owner.namespace) as tx:
-                present = present_of(tx, workspace, owner.namespace, path)
+                present = self._present_at(tx, owner.namespace, path)
                 shown = present.version if version is None else version
                 former = shown != present.version or present.unplaced or not (version is None or present.is_there)
                 digest = files.digest_of(tx, owner.namespace, path, shown) if former else None
@@ -107,7 +107,7 @@ class FileReading(FileListing):
         path = self._path(path)
         space = self._core.owner(caller, path).namespace
         with self._core.database.read(space) as tx:
-            present = present_of(tx, self._core.workspace_of(space), space, path)
+            present = self._present_at(tx, space, path)
         if present.on_disk is not None and present.on_disk.bytes > MAX_IMAGE_BYTES:
             raise _too_large(path, present.on_disk.bytes, "a file", MAX_IMAGE_BYTES)
         data = self._bytes_of(space, path, None)[1]
@@ -125,6 +125,11 @@ class FileReading(FileListing):
             raise _too_large(path, len(data), mime_type, limit)
         return mime_type, data if text is None else text
 
+    def check_shown(self, caller: Principal, path: str) -> None:
+        """Raise Refused, InvalidInput for a path at which nobody may read, a file or not."""
+        caller.require("files:read")
+        self._path(path)
+
     def file_mark(self, caller: Principal, path: str) -> object:
         """Return what differs once the file is another, None where there is none. Raises Refused, Unavailable."""
         caller.require("files:read")
@@ -136,9 +141,8 @@ class FileReading(FileListing):
         caller.require("files:read")
         path = self._path(path)
         owner = self._core.owner(caller, path)
-        workspace = self._core.workspace_of(owner.namespace)
         with self._core.database.read(owner.namespace) as tx:
-            present = present_of(tx, workspace, owner.namespace, path)
+            present = self._present_at(tx, owner.namespace, path)
             events = files.events(tx, owner.namespace, path)
         if present.external and present.on_disk is not None:
             at = times.store(present.on_disk.modified)
@@ -175,7 +179,7 @@ class FileReading(FileListing):
         """Return (version, bytes). Raises NotFound."""
         workspace = self._core.workspace_of(namespace)
         with self._core.database.read(namespace) as tx:
-            present = present_of(tx, workspace, namespace, path)
+            present = self._present_at(tx, namespace, path)
             wanted = present.version if version is None else version
             digest = files.digest_of(tx, namespace, path, wanted)
         if wanted == present.version and present.on_disk is not None and not present.unplaced:

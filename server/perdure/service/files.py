@@ -11,11 +11,11 @@ from dataclasses import replace
 from sqlmodel import Session
 
 from perdure.editing import difference, edited
-from perdure.errors import Conflict, InvalidInput, Refused, Unavailable
+from perdure.errors import Conflict, InvalidInput, PerdureError, Refused, Unavailable
 from perdure.service import checks, file_passages, times, versions
 from perdure.service.file_passages import Contents
 from perdure.service.file_reading import FileReading, missing, text_of
-from perdure.service.present import Present, mtime_us, present_of, stat_of
+from perdure.service.present import Present, mtime_us, stat_of
 from perdure.service.receipts import Once
 from perdure.service.redaction import seen_in
 from perdure.store import episodes, files, passages, unsearched
@@ -33,7 +33,7 @@ from perdure.types import (
     PrunedVersion,
     WriteMode,
 )
-from perdure.workspace import Workspace
+from perdure.workspace import Replace, Workspace
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Files(FileReading):
         once = Once(caller.namespace, idempotency_key, "edit_file", path, digest, expected_version)
         if dry_run:
             with self._core.database.read(owner.namespace) as tx:
-                present = present_of(tx, workspace, owner.namespace, path)
+                present = self._present_at(tx, owner.namespace, path)
             self._expect(owner, workspace, path, present, expected_version)
             return self._edited(owner.namespace, path, present, edits, dry_run=True)[0]
         self._core.database.check_writable()
@@ -132,7 +132,9 @@ class Files(FileReading):
             present = self._settled(workspace, owner.namespace, path)
             self._expect(owner, workspace, path, present, expected_version)
             receipt, data = self._edited(owner.namespace, path, present, edits)
-            self._put(caller, owner, path, present, data, lambda tx: once.keep(tx, receipt, times.now()))
+            self._put(
+                caller, owner, path, present, data, lambda tx: once.keep(tx, receipt, times.now()), kind="edit_file"
+            )
         self._core.indexer.wake()
         return replace(receipt, note=seen_in("\n".join(edit.new for edit in edits)))
 
@@ -187,7 +189,7 @@ class Files(FileReading):
             if target is not None:
                 receipt = self._move(caller, path, present, target, once)
             else:
-                receipt = self._delete(owner, workspace, path, present, once)
+                receipt = self._delete(caller, owner, workspace, path, present, once)
         self._core.indexer.wake()
         return receipt
 
@@ -214,7 +216,7 @@ class Files(FileReading):
     def _settled(self, workspace: Workspace, namespace: str, path: str) -> Present:
         """Return the file as it is, after finishing what a crash left between commit and disk."""
         with self._core.database.read(namespace) as tx:
-            present = present_of(tx, workspace, namespace, path)
+            present = self._present_at(tx, namespace, path)
         if present.unremoved:
             with workspace.removing(path) as remove:
                 remove()
@@ -225,7 +227,16 @@ class Files(FileReading):
         else:
             return present
         with self._core.database.read(namespace) as tx:
-            return present_of(tx, workspace, namespace, path)
+            return self._present_at(tx, namespace, path)
+
+    def _settle_placed(self, workspace: Workspace, namespace: str, path: str) -> None:
+        """Note that the file is in its place where a crash came before that. Raises Unavailable, Refused."""
+        present = self._settled(workspace, namespace, path)
+        with self._core.database.read(namespace) as tx:
+            row = files.get(tx, namespace, path)
+        if present.on_disk is not None and not present.external and row is not None and row.mtime_us == 0:
+            workspace.sync_name(path)
+            self._note_placed(workspace, namespace, path)
 
     def _expect(
         self, owner: Principal, workspace: Workspace, path: str, present: Present, expected_version: int | None
@@ -253,6 +264,7 @@ class Files(FileReading):
         data: bytes,
         commit: Callable[[Session], None],
         *,
+        kind: str = "write_file",
         about: str = "",
     ) -> None:
         """Make `data` the next version of the file. `commit` is done in the same transaction."""
@@ -260,14 +272,13 @@ class Files(FileReading):
         before = present.on_disk.bytes if present.on_disk is not None else None
         self._admit_file(caller, owner, path, before, data)
         there = self._keep_external(workspace, path, present)
-        with workspace.replacing(path, data) as put:
+        # Kept before the commit, so that a crash after it loses nothing.
+        with workspace.replacing(path, data, keeps=True) as put:
             _still(workspace, path, present)
-            # Kept before the commit, so that a crash after it loses nothing.
-            workspace.keep(data)
-            with self._changing(caller.namespace, (owner.namespace, path)) as tx:
+            with self._changing(caller, (owner.namespace, path)) as tx:
                 if there is not None:
                     self._record(tx, owner, path, there, present.version, "external_change")
-                self._record(tx, owner, path, data, version, "write_file", about)
+                self._record(tx, owner, path, data, version, kind, about)
                 commit(tx)
             self._place(workspace, owner.namespace, path, version, put)
 
@@ -285,12 +296,14 @@ class Files(FileReading):
         with self._core.database.read(caller.namespace) as reader:
             self._core.quotas.admit_bytes(reader, caller.namespace, len(data))
 
-    def _delete(self, owner: Principal, workspace: Workspace, path: str, present: Present, once: Once) -> FileDeleted:
+    def _delete(
+        self, caller: Principal, owner: Principal, workspace: Workspace, path: str, present: Present, once: Once
+    ) -> FileDeleted:
         there = self._keep_external(workspace, path, present)
         receipt = FileDeleted(path, present.version)
         with workspace.removing(path) as remove:
             _still(workspace, path, present)
-            with self._changing(once.namespace, (owner.namespace, path), spend_reserve=there is None) as tx:
+            with self._changing(caller, (owner.namespace, path), spend_reserve=there is None) as tx:
                 if there is not None:
                     self._record(tx, owner, path, there, present.version, "external_change")
                 self._record_removal(tx, owner, path, present.version)
@@ -318,10 +331,9 @@ class Files(FileReading):
         receipt = FileDeleted(target, version, moved_from=path)
         mode = present.on_disk.mode if present.on_disk is not None and stays else None
         left, came = _move_told(path, present.version, target, stays=stays)
-        with source.removing(path) as remove, sink.replacing(target, data, mode=mode) as put:
+        with source.removing(path) as remove, sink.replacing(target, data, mode=mode, keeps=True) as put:
             _still(source, path, present)
-            sink.keep(data)
-            with self._changing(caller.namespace, (owner.namespace, path), (taker.namespace, target)) as tx:
+            with self._changing(caller, (owner.namespace, path), (taker.namespace, target)) as tx:
                 if there is not None:
                     self._record(tx, owner, path, there, present.version, "external_change")
                 self._record_removal(tx, owner, path, present.version, left)
@@ -341,13 +353,13 @@ class Files(FileReading):
         workspace.keep(there)
         return there
 
-    def _place(self, workspace: Workspace, namespace: str, path: str, version: int, put: Callable[[], bool]) -> None:
+    def _place(self, workspace: Workspace, namespace: str, path: str, version: int, put: Replace) -> None:
         """Put committed bytes in their place. Whatever fails here, readers get them, and the next writer places them.
 
-        Raises Conflict if somebody else wrote there meanwhile.
+        That the name is on disk nobody has to wait for either. Raises Conflict if somebody else wrote there meanwhile.
         """
         try:
-            put()
+            put(synced=False)
         except Conflict as exc:
             raise Conflict(
                 f"Somebody else changed {path} on disk during this write, and that is what stands there. Yours is "
@@ -358,9 +370,9 @@ class Files(FileReading):
             log.warning("version %d of a file is stored, and not yet in its place: %s", version, exc.strerror)
             return
         try:
-            self._note_placed(workspace, namespace, path)
-        except Unavailable as exc:
-            log.warning("version %d of a file is stored, and noted as such by the next writer: %s", version, exc)
+            self._core.settling.add(namespace, path, version, mtime_us(workspace.stat(path)))
+        except PerdureError as exc:  # somebody moved it away at once, or the disk does not tell
+            log.warning("version %d of a file is stored, and noted as such later: %s", version, exc)
 
     def _take_away(self, namespace: str, path: str, version: int, remove: Callable[[], None]) -> None:
         """Remove a file whose deletion is committed. Raises Conflict if somebody else wrote there meanwhile."""
@@ -391,13 +403,14 @@ class Files(FileReading):
     # --- what SQL knows of it
 
     @contextmanager
-    def _changing(self, by: str, *changed: tuple[str, str], spend_reserve: bool = False) -> Generator[Session]:
+    def _changing(self, by: Principal, *changed: tuple[str, str], spend_reserve: bool = False) -> Generator[Session]:
         """Give the transaction that changes files, and prune in it; their bytes go once it is committed.
 
-        `by` is the namespace whose receipt is kept in it, `changed` are (namespace or space of a volume, path).
+        `by` is who asks for it, whose receipt is kept in it; `changed` are (namespace or space of a volume, path).
         """
         pruned: dict[str, list[PrunedVersion]] = {}
-        with self._core.database.write(by, *(space for space, _ in changed), spend_reserve=spend_reserve) as tx:
+        whose = (by.namespace, *(space for space, _ in changed))
+        with self._core.database.write(*whose, token=by.token, spend_reserve=spend_reserve) as tx:
             yield tx
             for space, path in changed:
                 found = versions.prune(tx, self._core.settings.files, space, path, times.now())
@@ -416,7 +429,7 @@ class Files(FileReading):
         about: str = "",
         found: Contents | None = None,
     ) -> None:
-        """Note the version, and what recall finds of it: `found`, if it was read before."""
+        """Note the version, and what recall finds of it: `found`, if it was read before, else it waits for that."""
         now = times.now()
         seq = _append(tx, caller, kind, path, version, about, now)
         file = files.StoredFile(path, version, len(data), hashlib.sha256(data).hexdigest(), mtime_us=0)
@@ -425,7 +438,7 @@ class Files(FileReading):
             passages.remove(tx, caller.namespace, "file", path)
             return
         if found is None:
-            found = file_passages.contents(path, data)
+            found = file_passages.at_once(path, data)
         file_passages.put(tx, caller.namespace, path, found, file.bytes, version=version, seq=seq, at=now)
 
     def _record_removal(self, tx: Session, caller: Principal, path: str, version: int, about: str = "") -> None:

@@ -9,7 +9,7 @@ from functools import partial
 
 from sqlmodel import Session
 
-from perdure import chunking, ranking
+from perdure import chunking, ranking, sharing
 from perdure.errors import Damaged, InvalidInput
 from perdure.service import checks, compaction, cursors, times
 from perdure.service.core import Part
@@ -41,6 +41,7 @@ KINDS = (
     "unpin",
     "set_state",
     "write_file",
+    "edit_file",
     "external_change",
     "move_file",
     "delete_file",
@@ -73,7 +74,7 @@ class History(Part):
         new = [_episode(caller, label, turn, n, now) for n, turn in enumerate(turns) if n not in handed_in]
         request = [[turn.role, turn.content, turn.name, turn.at] for turn in turns]
         once = Once(caller.namespace, idempotency_key, "append_history", thread, request)
-        with self._core.database.write(caller.namespace) as tx:
+        with self._core.database.write(caller.namespace, token=caller.token) as tx:
             if (earlier := once.first(reader_of(tx))) is not None:
                 return replace(first := Appended(**earlier), note=redaction.note(first.note))
             size = sum(len(turn.content.encode()) for turn in turns)
@@ -133,9 +134,10 @@ class History(Part):
             return _threads_page(threads, request, limit, max_chars, until_seq)
         asked = _Asked(label, wanted, first, last, newest, after, limit)
         found, degraded = self._episodes(caller.namespace, asked)
-        for volume in self._core.volumes.of(caller.namespace):
-            of_volume, lacks = self._episodes(volume.space, asked)
-            found, degraded = [*found, *of_volume], degraded or lacks
+        shared = (*self._core.collections.of(caller.namespace), *self._core.volumes.of(caller.namespace))
+        for each in shared:
+            of_it, lacks = self._episodes(each.space, asked)
+            found, degraded = [*found, *of_it], degraded or lacks
         found.sort(key=lambda each: each.seq, reverse=newest)  # numbers are given across all of them
         more = len(found) > limit
         return replace(_episodes_page(found[:limit], request, more=more, max_chars=max_chars), degraded=degraded)
@@ -246,6 +248,7 @@ def _with_statements(tx: Reader, namespace: str, found: Sequence[Episode]) -> li
     folds = [episode.seq for episode in found if episode.kind == "compact"]
     written = summaries.of_episodes(tx, namespace, folds) if folds else {}
     shown: list[Episode] = []
+    collection = sharing.name_of(namespace)
     for episode in found:
         row = rows.get(episode.subject or "") if episode.kind == "remember" else None
         content = row.content if row is not None else episode.content
@@ -254,7 +257,7 @@ def _with_statements(tx: Reader, namespace: str, found: Sequence[Episode]) -> li
         if (summary := written.get(episode.seq)) is not None:
             content = summary.content
             episode = replace(episode, role=compaction.ROLE, name=f"{summary.first_seq}-{summary.last_seq}")
-        shown.append(replace(episode, content=content, at=times.show(episode.at)))
+        shown.append(replace(episode, content=content, at=times.show(episode.at), collection=collection))
     return shown
 
 

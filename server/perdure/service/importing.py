@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from sqlmodel import Session
 
-from perdure import chunking, ranking
+from perdure import chunking, ranking, sharing
 from perdure.errors import Conflict, InvalidInput, Refused
 from perdure.service import checks, times
 from perdure.service.core import Core, Part
@@ -34,7 +34,7 @@ from perdure.service.exported import (
 from perdure.service.history import index_turns
 from perdure.service.importing_files import FileImport
 from perdure.service.memories import passage_of
-from perdure.store import EVERY, audit, episodes, memories, passages, reader_of, states, summaries, transfer
+from perdure.store import EVERY, audit, episodes, files, memories, passages, reader_of, states, summaries, transfer
 from perdure.tables import EpisodeRow, IdempotencyRow, MemoryRow, StateRow
 from perdure.types import Appended, Imported, Principal
 
@@ -116,7 +116,7 @@ class _Import:
         self._events: list[EpisodeLine] = []
         self._memories: dict[str, MemoryRow] = {}
         self._placing: list[FileImport] = []
-        self._namespaces: list[str] = []
+        self._before: dict[str, tuple[dict[str, int], tuple[int, int]]] = {}  # what each namespace held
         self.added, self.present = Counter[str](), Counter[str]()
         self.kept: list[str] = []
 
@@ -134,7 +134,7 @@ class _Import:
                 self._begin(line.namespace)
             case EndLine():
                 pass
-            case _ if self._namespace is None or self._files is None:
+            case _ if self._namespace is None:
                 raise InvalidInput("it belongs to no namespace: a namespace line comes first.")
             case EpisodeLine():
                 self._events.append(line)
@@ -145,6 +145,8 @@ class _Import:
             case SummaryLine():
                 self._take_summary(line, self._namespace)
             case VersionLine() | FileLine():
+                if self._files is None:
+                    raise InvalidInput("it is of a file, and a collection has none.")
                 self._files.take(line)
             case ReadingLine():
                 self._take_reading(line, self._namespace)
@@ -156,12 +158,17 @@ class _Import:
             raise InvalidInput("--into takes an export of one namespace, and here begins another.")
         self._namespace = self._into or namespace
         self._numbers.begin(self._namespace)
-        workspace = self._core.workspace_of(self._namespace)
-        self._files = FileImport(
-            self._tx, workspace, self._namespace, self._numbers, self.added, self.present, self.kept, self._core.hides
-        )
-        self._placing.append(self._files)
-        self._namespaces.append(self._namespace)
+        self._files = None
+        if sharing.name_of(self._namespace) is None:
+            self._files = self._file_import(self._namespace)
+            self._placing.append(self._files)
+        if self._namespace not in self._before:
+            held = self._core.quotas.held(self._reader, self._namespace)
+            self._before[self._namespace] = held, files.used(self._reader, self._namespace)
+
+    def _file_import(self, namespace: str) -> FileImport:
+        workspace, tell = self._core.workspace_of(namespace), (self.added, self.present, self.kept)
+        return FileImport(self._tx, workspace, namespace, self._numbers, *tell, self._core.hides)
 
     def _add_events(self) -> None:
         lines, self._events = self._events, []
@@ -316,9 +323,14 @@ class _Import:
         """Put the files in their places; only the commit is missing afterwards."""
         self._add_events()
         self._add_memories()
-        for namespace in dict.fromkeys(self._namespaces):
+        for namespace, (held, used) in self._before.items():
+            try:
+                self._core.quotas.admit_import(self._reader, namespace, held)
+                self._core.file_quotas.admit_import(self._reader, namespace, used)
+            except Refused as exc:
+                raise Refused(f"{exc} {NOTHING}") from exc
             audit.note(self._tx, audit.Change(times.now(), namespace, agent, "import"))
-        for files in self._placing:
-            files.place()
+        for each in self._placing:
+            each.place()
         self._numbers.drop()
         return Imported(dict(self.added), dict(self.present), tuple(self.kept))

@@ -15,7 +15,7 @@ from perdure.service.present import mtime_us
 from perdure.store import files, passages, reader_of, transfer
 from perdure.workspace import Workspace
 
-WRITES = ("write_file", "external_change", "move_file")
+WRITES = ("write_file", "edit_file", "external_change", "move_file")
 KNOWN_US = 1  # a time that no file has: what lies at the path was looked at, and is not the version in SQL
 
 

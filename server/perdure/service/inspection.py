@@ -12,7 +12,7 @@ from perdure.ranking import Ranked
 from perdure.service import times
 from perdure.service.memories import RECOVERABLE_DAYS
 from perdure.service.recall import Recalling, Run
-from perdure.store import Reader, files, full_text, passages, standing
+from perdure.store import Reader, files, full_text, memories, passages, standing
 from perdure.store.standing import Standing
 from perdure.types import HIT_TYPES, Asking, Inspection, Place, Principal, Reason, Rival
 
@@ -46,8 +46,12 @@ class Inspecting(Recalling):
             return self._inspected(tx, space, it, places.get(it.id), run, asking)
 
     def _space_of(self, caller: Principal, id: str) -> str:
-        """Return what a thing's rows stand under: the namespace, or the volume that a path leads into."""
-        if id.startswith("mem_") or _NUMBERED.fullmatch(id):
+        """Return what a thing's rows stand under: the namespace, or the collection or the volume that it is in."""
+        if id.startswith("mem_"):
+            spaces = self._core.collections.spaces(caller.namespace)
+            with self._core.database.read(*spaces) as tx:
+                return memories.space_of(tx, spaces, id) or caller.namespace
+        if _NUMBERED.fullmatch(id):
             return caller.namespace
         return self._core.owner(caller, self._path(id)).namespace  # before anything tells whether it is there
 

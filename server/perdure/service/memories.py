@@ -58,20 +58,23 @@ class Memories(Part):
 
         With `key` it supersedes the memory that holds the key, with `supersedes` the one of that id. The same text
         under the same key is stored once, and without a key once for each day it is told for. `at` is when it was said
-        or happened. Raises InvalidInput, NotFound.
+        or happened. A key that begins with that of a collection, and else the memory of `supersedes`, has it shared
+        there. Raises InvalidInput, NotFound, Refused.
         """
         caller.require("memory:write")
+        label = checks.key(key)
+        keeper = self._core.keeper(caller, label, id=supersedes)
         now = times.now()
         redaction = Redaction(self._core.settings.privacy)
         content = redaction.of_statement(checks.text(content, "content"), "content")
         details = redaction.of_values(checks.metadata(metadata))
         row = MemoryRow(
             id=new_id(),
-            namespace=caller.namespace,
+            namespace=keeper.namespace,
             seq=0,
             content=content,
             fingerprint="",
-            key=checks.key(key),
+            key=None if self._core.collections.is_prefix(caller.namespace, label) else label,
             kind=checks.one_of(kind, "kind", types.MEMORY_KINDS),
             tags=json.dumps(checks.tags(tags), ensure_ascii=False),
             details=json.dumps(details, ensure_ascii=False),
@@ -85,7 +88,7 @@ class Memories(Part):
         row.fingerprint = checks.fingerprint(row.content, row.key)
         request = (content, key, kind, list(tags), thread, source, at, expires_at, supersedes, details)
         once = Once(caller.namespace, idempotency_key, "remember", *request)
-        receipt = self._written(row, once, supersedes)
+        receipt = self._written(row, once, supersedes, caller.token)
         if not caller.may("memory:read"):
             receipt = replace(receipt, similar=())
         said = [receipt.note] if receipt.note else []
@@ -93,13 +96,13 @@ class Memories(Part):
             said.append(EXPIRED.format(times.show(row.expires_at)))
         return replace(receipt, note=redaction.note(" ".join(said) or None))
 
-    def _written(self, row: MemoryRow, once: Once, supersedes: str | None) -> Receipt:
+    def _written(self, row: MemoryRow, once: Once, supersedes: str | None, token: str | None) -> Receipt:
         pieces = chunking.split(row.content)
         alone = self._core.pace.begin()
         try:
             self._core.indexer.lone_writes += alone
             making = self._embed_meanwhile(row, pieces) if alone else None
-            with self._core.database.write(row.namespace) as tx:
+            with self._core.database.write(once.namespace, row.namespace, token=token) as tx:
                 if (earlier := once.first(reader_of(tx))) is not None:
                     earlier.update(superseded=tuple(earlier["superseded"]), similar=())
                     return self._as_indexed(tx, row.namespace, Receipt(**earlier))
@@ -249,10 +252,12 @@ class Memories(Part):
             reason = redaction.of(checks.storable(reason, "reason"))
         once = Once(caller.namespace, idempotency_key, "forget", id, key, undo)
         now = times.now()
-        with self._core.database.write(caller.namespace, spend_reserve=not undo) as tx:
+        label = checks.key(key)
+        space = self._core.keeper(caller, label, id=id).namespace
+        with self._core.database.write(caller.namespace, space, token=caller.token, spend_reserve=not undo) as tx:
             if (first := once.first(reader_of(tx))) is not None:
                 return Forgotten(**first)
-            row = self._to_forget(tx, caller.namespace, id, checks.key(key), undo=undo)
+            row = self._to_forget(tx, space, id, label, undo=undo)
             if undo:
                 self._bring_back(tx, row, now)
             elif row.forgotten_at is None:

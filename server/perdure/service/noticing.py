@@ -6,7 +6,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -37,9 +37,11 @@ AGAIN_S = 60.0  # between two versions of a file that goes on changing, unless s
 SETTLED_S = 0.25  # a new file that was changed less long ago may be half written
 PATIENCE_S = 0.05  # that a file which is about to be taken in waits for questions under way
 OTHERS_S = 0.2  # between two tries to look while another process does
+SETTLE_S, SETTLE_BYTES = 0.5, 128 * 1024  # that a question settles what was written, and the largest file of it
 FIRST_S = 1.0  # that a question waits for the first look at a volume, whose files nobody wrote through Perdure
 MAX_KNOWN = 20_000  # files of one volume that recall searches
-CHANGED = "changed on disk since it was indexed, and is indexed anew: {}; read_file shows what is there now"
+CHANGED = "changed since it was indexed, and is indexed anew: {}; read_file shows what is there now"
+WAITING = "{} files that were written just now are searched as they are now soon; ask again, or use list_files"
 READING = "volumes are still being read for the first time; ask again to search all their files"
 
 
@@ -101,6 +103,7 @@ class Noticing(Seeding, Recalling):
 
     def close(self) -> None:
         self._core.background.close()  # before all is told to stop: what was begun for a caller is finished
+        self._core.settling.close()
         self._core.stopping.set()
         with self._files_guard:
             looker = self._looker
@@ -125,16 +128,28 @@ class Noticing(Seeding, Recalling):
         volumes = self._core.volumes.of(caller.namespace) if of_files else ()
         if asking.cursor is None:
             self._await_first_look(volumes)
+        waiting = self._settle(caller, volumes) if of_files and asking.cursor is None else 0
         with self._question_under_way():
             answer = super().recall(caller, query, asking)
-        paths = {hit.path for hit in answer.hits if hit.path is not None}
+        if waiting:
+            answer = _with_waiting(answer, waiting)
+        shown = {hit.path: hit.version for hit in answer.hits if hit.path is not None}
         notes: list[str] = []
         for volume in volumes:
-            there = {path for path in paths if volume.holds(path)}
-            paths -= there
+            there = {path: shown.pop(path) for path in list(shown) if volume.holds(path)}
             notes += self._standing(volume, there)
-        notes += self._changed(caller, paths)
+        notes += self._changed(caller, shown)
         return replace(answer, degraded=(*answer.degraded, *notes)) if notes else answer
+
+    def _settle(self, caller: Principal, volumes: Sequence[Volume]) -> int:
+        """Take in what was written just now, if that is little; return how many files are not searched yet."""
+        spaces = (caller.namespace, *(each.space for each in volumes))
+        can_write = self._core.database.can_write()
+        try:
+            return self._core.settling.settle(spaces, within_s=SETTLE_S if can_write else 0, max_bytes=SETTLE_BYTES)
+        except Unavailable as exc:
+            log.warning("files that were written are searched later: %s", exc)
+            return 0
 
     def _await_first_look(self, volumes: Sequence[Volume]) -> None:
         """Wait a little until the files of volumes are known: before the question, which holds up taking them in."""
@@ -145,26 +160,26 @@ class Noticing(Seeding, Recalling):
                 self._have_looked_at(_of_volume(volume))
                 read.wait(max(0.0, deadline - time.monotonic()))
 
-    def _standing(self, volume: Volume, paths: Collection[str]) -> list[str]:
+    def _standing(self, volume: Volume, shown: Mapping[str, int | None]) -> list[str]:
         """Return what to say of a volume beside an answer that shows these files of it."""
         try:
             self._core.workspace_of(volume.space).is_folder(volume.mount)  # which raises where it is away
-            notes = self._changed(_of_volume(volume), paths)
+            notes = self._changed(_of_volume(volume), shown)
         except Unavailable as exc:
             return [f"{exc} What is shown of it here is as it was when it was read last."]
         if volume.space in self._too_many:
             notes.append(f"of {volume.label} recall searches {MAX_KNOWN} files, and not those beyond")
         return notes
 
-    def _changed(self, owner: Principal, paths: Collection[str]) -> list[str]:
-        """Return what to say of files that changed since they were indexed, and have them looked at."""
-        if not paths:
+    def _changed(self, owner: Principal, shown: Mapping[str, int | None]) -> list[str]:
+        """Return what to say of files that are another version by now than is shown; they are looked at."""
+        if not shown:
             return []
         space = owner.namespace
         with self._core.database.read(space) as tx:
-            shown = [file for path in sorted(paths) if (file := files.get(tx, space, path)) is not None]
+            rows = [row for path in sorted(shown) if (row := files.get(tx, space, path)) is not None]
         workspace = self._core.workspace_of(space)
-        changed = [file.path for file in shown if _is_other(workspace, file)]
+        changed = [row.path for row in rows if row.version != shown[row.path] or _is_other(workspace, row)]
         if not changed:
             return []
         self._have_looked_at(owner, at_once=True)
@@ -239,6 +254,7 @@ class Noticing(Seeding, Recalling):
             if not ours:  # another process is at it, and may have passed what changed just now
                 return not self._core.stopping.wait(OTHERS_S)
             begun = time.monotonic()
+            self._put_right(space)
             seen, gone, young = self._compare_files(space, asked=asked)
             self._look_took_s[space] = took = time.monotonic() - begun
             self._forget_gone(space, gone)
@@ -246,6 +262,19 @@ class Noticing(Seeding, Recalling):
         if young:
             self._core.stopping.wait(max(SETTLED_S, took))
         return young or not finished
+
+    def _put_right(self, space: str) -> None:
+        """Finish what a crash left between the commit of a write and the disk."""
+        with self._core.database.read(space) as tx:
+            paths = files.unplaced(tx, space)
+        for path in paths:
+            with self._core.files_lock.held():  # a writer may be at it, here or elsewhere
+                if self._core.settling.put(space, path) is not None:
+                    continue  # no crash: this is being noted just now
+                try:
+                    self._settle_placed(self._core.workspace_of(space), space, path)
+                except PerdureError as exc:  # a link stands there by now, or the volume may not be written
+                    log.info("a file is put in its place later: %s", exc)
 
     def _has_files(self, space: str) -> bool:
         """Return whether there is anything to look at: a namespace may have no workspace yet."""
@@ -373,7 +402,7 @@ class Noticing(Seeding, Recalling):
                     continue
                 steps.append((read, present))
             workspace.keep_all(read.data for read, present in steps if present.external)
-            with self._changing(space, *((space, read.seen.stat.path) for read, _ in steps)) as tx:
+            with self._changing(owner, *((space, read.seen.stat.path) for read, _ in steps)) as tx:
                 for read in batch:
                     if not read.is_kept and read.found.why is not None:
                         stat = read.seen.stat
@@ -393,6 +422,14 @@ class Noticing(Seeding, Recalling):
             file_passages.put(tx, space, path, read.found, last.bytes, version=last.version, seq=last.seq, at=last.at)
         # As it was looked at: what changed since differs from this again.
         files.note_placed(tx, space, path, mtime_us(read.seen.stat))
+
+
+def _with_waiting(answer: Recall, waiting: int) -> Recall:
+    """Return the answer saying that so many files are not searched as they are now."""
+    nothing = answer.empty_reason and "index_not_ready"
+    note = WAITING.format(waiting)
+    pending = answer.pending + waiting
+    return replace(answer, pending=pending, empty_reason=nothing, degraded=(*answer.degraded, note))
 
 
 def _of_volume(volume: Volume) -> Principal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perdure.errors import NotFound
 from perdure.store import Reader, files
@@ -31,8 +31,15 @@ class Present:
         return self.on_disk is not None or self.unplaced
 
 
-def present_of(reader: Reader, workspace: Workspace, namespace: str, path: str) -> Present:
+def present_of(
+    reader: Reader, workspace: Workspace, namespace: str, path: str, put: tuple[int, int] | None = None
+) -> Present:
+    """Return what stands there. `put` is the version that is known to have been put there, though it is not noted
+    yet, and the time the disk gave it; it has to be older than the reader's view.
+    """
     row = files.get(reader, namespace, path)
+    if row is not None and put is not None and (row.version, row.mtime_us) == (put[0], 0):
+        row = replace(row, mtime_us=put[1])
     stat = stat_of(workspace, path)
     if row is None:
         return Present(0, None, "") if stat is None else Present(1, stat, digest_of(workspace, path), external=True)

@@ -33,6 +33,20 @@ class Quotas:
                 "raised."
             )
 
+    def held(self, reader: Reader, namespace: str) -> dict[str, int]:
+        """Return how much there is of what is limited, by the name of the limit; reads every row for the bytes."""
+        counts = {"memories": usage.memories, "bytes": usage.stored_bytes}
+        return {name: count(reader, namespace) for name, count in counts.items() if getattr(self._limits, name)}
+
+    def admit_import(self, reader: Reader, namespace: str, before: dict[str, int]) -> None:
+        """Raise Refused if the transaction took the namespace over a limit; `before` is what was held then."""
+        for name, now in self.held(reader, namespace).items():
+            if now > max(limit := getattr(self._limits, name), before[name]):
+                raise Refused(
+                    f"The namespace {namespace} would hold {now:,} {name}; the limit is {limit:,} ([limits] {name}). "
+                    f"To import all the same, lift it for this command: PERDURE_LIMITS__{name.upper()}=0."
+                )
+
     def admit_bytes(self, reader: Reader, namespace: str, size: int) -> None:
         """Raise Refused if `size` more bytes would go over the limit; otherwise count them in."""
         limit = self._limits.bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from perdure import ranking, timing
+from perdure import ranking, sharing, timing
 from perdure.embedders import Vector
 from perdure.errors import Damaged, InvalidInput
 from perdure.excerpts import excerpt
@@ -42,7 +42,7 @@ EXCERPT = 1_000  # characters shown of a long text where the whole would push ot
 @dataclass(frozen=True, slots=True)
 class _Question:
     namespace: str
-    spaces: tuple[str, ...]  # the namespace, and the volumes whose files it shares
+    spaces: tuple[str, ...]  # the namespace, and the collections and volumes that it shares
     text: str
     reach: passages.Reach
     filtered: bool
@@ -117,11 +117,12 @@ class Recalling(Part):
         """Answer from what can be read of a damaged database, by the share of the question's words it has."""
         caller.require("memory:read")
         reach, left_out = _allowed(caller, _reach(asking))
+        reach, spaces = self._spaces(caller, reach)
         terms, found = query_terms(checks.query(query))[:TERMS], salvage.Salvaged()
         searched = dict.fromkeys(reach.types, 0)
         scored: list[tuple[float, salvage.Text]] = []
-        with self._core.database.read(*self._spaces(caller, reach)) as tx:
-            for space in self._spaces(caller, reach):
+        with self._core.database.read(*spaces) as tx:
+            for space in spaces:
                 for text in salvage.texts(tx, space, found, reach):
                     if text.path is not None and not self._core.shows(space, text.path):
                         continue
@@ -147,10 +148,11 @@ class Recalling(Part):
         if min_score is not None and not 0 <= min_score <= 1:
             raise InvalidInput(f"min_score is {min_score}; give a number from 0 to 1, on the scale of the confidence.")
         reach, left_out = _allowed(caller, _reach(asking))
+        reach, spaces = self._spaces(caller, reach)
         request = cursors.digest(caller.namespace, "recall", *_asked(query, asking))
         position, seen = cursors.read(asking.cursor, request)
         wanted = max(POOL, limit + 1) if position is None else DEEP_POOL
-        question = _question(caller.namespace, self._spaces(caller, reach), query, reach, wanted)
+        question = _question(caller.namespace, spaces, query, reach, wanted)
         found = self._look_up(question)
         found.degraded += left_out
         with self._core.database.read(*question.spaces) as tx:
@@ -172,9 +174,14 @@ class Recalling(Part):
             answer = replace(answer, reading=_reading(question, found))
         return Run(question, found, ranked, ids, answer)
 
-    def _spaces(self, caller: Principal, reach: passages.Reach) -> tuple[str, ...]:
-        """Return what is searched: the namespace, and the volumes it has if files are asked for."""
-        return self._core.volumes.spaces(caller.namespace) if "file" in reach.types else (caller.namespace,)
+    def _spaces(self, caller: Principal, reach: passages.Reach) -> tuple[passages.Reach, tuple[str, ...]]:
+        """Return what is searched, and where: the namespace, its collections of memories, its volumes of files."""
+        shared = self._core.collections.of(caller.namespace) if "memory" in reach.types else ()
+        for each in shared:
+            if reach.key == each.prefix:  # all of one collection
+                return replace(reach, key=None, types=("memory",)), (each.space,)
+        volumes = self._core.volumes.of(caller.namespace) if "file" in reach.types else ()
+        return reach, (caller.namespace, *(each.space for each in (*shared, *volumes)))
 
     @span("recall.candidates")
     def _look_up(self, question: _Question) -> _Found:
@@ -491,7 +498,11 @@ def _load(
     rows: dict[int, passages.Found] = {}
     for space in question.spaces:
         rows |= passages.load(tx, space, [r.id for r in ranked])
-    known = memories.load(tx, namespace, [row.subject for row in rows.values() if row.type == "memory"])
+    known: dict[str, tuple[memories.Statement, str | None]] = {}
+    stated = [row.subject for row in rows.values() if row.type == "memory"]
+    for space in question.spaces:
+        collection = sharing.name_of(space)
+        known |= {id: (each, collection) for id, each in memories.load(tx, space, stated).items()}
     turns = episodes.load(tx, namespace, [row.seq for row in rows.values() if row.type == "turn"])
     placed = _explained(ranked, found) if explain else {}
     pairs = ((r, rows.get(r.id)) for r in ranked)
@@ -533,15 +544,16 @@ def _reading(question: _Question, found: _Found) -> Reading:
 
 def _hit(
     row: passages.Found,
-    memory: memories.Statement | None,
+    known: tuple[memories.Statement, str | None] | None,
     turn: Episode | None,
     r: ranking.Ranked,
     parts: Mapping[str, float] | None,
 ) -> Hit | None:
     score, at = round(r.score, 4), times.show(row.at)
     if row.type == "memory":
-        if memory is None:
+        if known is None:
             return None
+        memory, collection = known
         return Hit(
             type="memory",
             id=memory.id,
@@ -557,6 +569,8 @@ def _hit(
             episode=row.seq,
             superseded_by=memory.superseded_by,
             explain=parts,
+            collection=collection,
+            agent=memory.agent if collection is not None else None,
         )
     if row.type == "turn":
         if turn is None:

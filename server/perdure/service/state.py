@@ -100,7 +100,7 @@ class State(Part):
             shapes.check(self._core.settings.state.schemas, name, value)
         now = times.now()
         once = Once(caller.namespace, idempotency_key, "set_state", name, text, expected_version)
-        with self._core.database.write(caller.namespace, spend_reserve=delete) as tx:
+        with self._core.database.write(caller.namespace, token=caller.token, spend_reserve=delete) as tx:
             if (earlier := once.first(reader_of(tx))) is not None:
                 return StateReceipt(**earlier)
             version = _next_version(reader_of(tx), caller, name, expected_version, delete=delete)

@@ -44,7 +44,7 @@ class Tidying(Part):
         """Hide memories from recall until they are brought back, all or none. Raises NotFound, Refused if pinned."""
         caller.require("memory:write")
         now, why = times.now(), _reason(reason)
-        with self._core.database.write(caller.namespace) as tx:
+        with self._core.database.write(caller.namespace, token=caller.token) as tx:
             rows = [_named(tx, caller.namespace, id) for id in _each(ids)]
             for row in rows:
                 if PINNED in memories.tags_of(row.tags):
@@ -65,7 +65,7 @@ class Tidying(Part):
             raise InvalidInput("Give the ids of memories, or the time of a tidying, which its receipt names.")
         if tidy is not None:
             return self._undo(caller, times.parse(tidy, "tidy"))
-        with self._core.database.write(caller.namespace) as tx:
+        with self._core.database.write(caller.namespace, token=caller.token) as tx:
             rows = [_named(tx, caller.namespace, id) for id in _each(ids)]
             changed = [row for row in rows if row.archived_at is not None]
             for row in changed:
@@ -76,13 +76,13 @@ class Tidying(Part):
         why, back = f"the tidying of {times.show(at)} was undone", list[str]()
         more = True
         while more:
-            with self._core.database.write(caller.namespace) as tx:
+            with self._core.database.write(caller.namespace, token=caller.token) as tx:
                 ids = archived.archived_at(reader_of(tx), caller.namespace, at, BATCH)
                 for id in ids:
                     bring_back(tx, _named(tx, caller.namespace, id), caller.agent, times.now(), why)
             back += ids
             more = bool(ids)
-        with self._core.database.write(caller.namespace) as tx:
+        with self._core.database.write(caller.namespace, token=caller.token) as tx:
             digests = archived.digests_of(reader_of(tx), caller.namespace, times.show(at))
             for id in digests:
                 _take_back(tx, _named(tx, caller.namespace, id), caller.agent, times.now(), why)
@@ -93,7 +93,7 @@ class Tidying(Part):
     def pin(self, caller: Principal, id: str) -> Pinned:
         """Give a memory the tag that no policy touches. Raises NotFound, Refused for one that is archived."""
         caller.require("memory:write")
-        with self._core.database.write(caller.namespace) as tx:
+        with self._core.database.write(caller.namespace, token=caller.token) as tx:
             row = _named(tx, caller.namespace, id)
             if row.archived_at is not None:
                 raise Refused(f"{id} is archived. `perdure unarchive {id}` brings it back; then pin it.")
@@ -107,7 +107,7 @@ class Tidying(Part):
     def unpin(self, caller: Principal, id: str) -> Pinned:
         """Take the tag away. Raises NotFound."""
         caller.require("memory:write")
-        with self._core.database.write(caller.namespace) as tx:
+        with self._core.database.write(caller.namespace, token=caller.token) as tx:
             row = _named(tx, caller.namespace, id)
             changed = PINNED in memories.tags_of(row.tags)
             if changed:

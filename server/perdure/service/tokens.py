@@ -110,7 +110,7 @@ class Tokens(Part):
         if found is None or _why_not(found, now) is not None:
             return None
         self._note_use(found.id, now)
-        return Principal(found.namespace, found.agent, frozenset(found.scopes))
+        return Principal(found.namespace, found.agent, frozenset(found.scopes), found.id)
 
     def _note_use(self, id: str, now: str) -> None:
         with self._noting:
@@ -148,7 +148,7 @@ def _why_not(token: Token, now: str) -> str | None:
 
 def _change(caller: Principal, token: Token, tool: str, now: str) -> audit.Change:
     """Return what the audit tells of a token: in the namespace that it opens, by its id."""
-    return audit.Change(now, token.namespace, caller.agent, tool, token.id)
+    return audit.Change(now, token.namespace, caller.agent, tool, token.id, token=caller.token)
 
 
 def _shown(token: Token) -> Token:

@@ -10,6 +10,7 @@ from typing import Any
 
 from perdure import __version__, documents, migrations
 from perdure.embedders import missing_model
+from perdure.endpoint import is_local, kind_of
 from perdure.erasure_journal import unfinished
 from perdure.errors import Damaged, Unavailable
 from perdure.service import compaction, times
@@ -51,7 +52,7 @@ class Upkeep(Tidying):
         It tells nothing and takes no lock, so anybody may have it asked.
         """
         database = self._core.database
-        with database.read() as tx:
+        with database.read(EVERY) as tx:
             if database.schema(tx) != migrations.HEAD:
                 raise Unavailable("The store has another schema than this program; restart it with the newest perdure.")
         if writes:
@@ -80,7 +81,7 @@ class Upkeep(Tidying):
             state = indexer.state()
             found["embedder_up"] = indexer.trouble(state) is None
             if indexer.index is not None:
-                found["index_up"] = indexer.index.of(state.model).trouble is None
+                found["index_up"] = indexer.index.of(state.in_force).trouble is None
             with core.database.read(EVERY) as tx:
                 found |= self._unfinished(tx, state)
         except Unavailable:
@@ -106,7 +107,7 @@ class Upkeep(Tidying):
         core = self._core
         indexer = core.indexer
         state, found, unreadable = self._counted(caller.namespace)
-        refused, building = found.get("refused"), found.get("building")
+        refused, building, moving = found.get("refused"), found.get("building"), found.get("moving")
         return {
             "namespace": caller.namespace,
             "agent": caller.agent,
@@ -116,6 +117,7 @@ class Upkeep(Tidying):
             **({"damaged": {"unreadable": unreadable, "hint": DAMAGED}} if unreadable else {}),
             "stored": {kind: found.get(kind) for kind in passages.TOTALS},
             "pending": {
+                "files": found.get("pending files"),
                 "embedding": found.get("pending embedding"),
                 "index": found.get("pending index") if core.settings.index.kind != "none" else 0,
             },
@@ -130,11 +132,12 @@ class Upkeep(Tidying):
             "index": {
                 "kind": core.settings.index.kind,
                 "generation": None if MODELS in unreadable else state.generation,
-                "trouble": indexer.index.of(state.model).trouble if indexer.index else None,
+                **self._index(state),
+                **({"moving": f"{moving.backend}: {moving.done:,} of {moving.total:,}"} if moving else {}),
                 "rebuilding": found.get("rebuilding") if indexer.index is not None else False,
-                "set_aside": indexer.index.client(state.model).kept_aside() if indexer.index else [],
             },
             **self._volumes(caller),
+            **self._collections(caller.namespace),
             **({"not_searched": _not_searched(passed)} if (passed := found.get("not searched")) else {}),
             "threads": {"folded": found.get("folded"), "waiting": found.get("waiting"), "hint": found.get("waits")},
             **({"erasing": ERASING} if unfinished(core.settings.data_dir) else {}),
@@ -142,6 +145,24 @@ class Upkeep(Tidying):
             "workers": indexer.workers(state),
             "versions": _versions(found.get("schema"), core.database.engine),
         }
+
+    def _index(self, state: IndexState) -> dict[str, Any]:  # Any: as status
+        """Return where the index in force is, and how it answers."""
+        indexer = self._core.indexer
+        if indexer.index is None:
+            return {"trouble": None, "set_aside": []}
+        client, backend = indexer.index.client(state.in_force), indexer.index.backend(state.in_force)
+        trouble, hint = indexer.index.of(state.in_force).trouble, indexer.index_hint(state)
+        shown: dict[str, Any] = {
+            "kind": kind_of(backend),
+            "backend": backend,
+            "trouble": trouble,
+            "set_aside": client.kept_aside(),
+        }
+        if not is_local(backend):
+            told = client.info()
+            shown |= {"answers": told["running"], "version": told.get("version"), "trouble": told["trouble"] or trouble}
+        return {**shown, "hint": hint} if hint else shown
 
     def _volumes(self, caller: Principal) -> dict[str, Any]:  # Any: as status
         """Return how each volume of the namespace stands, by name; nothing without one."""
@@ -157,16 +178,26 @@ class Upkeep(Tidying):
         }
         return {"volumes": shown} if shown else {}
 
+    def _collections(self, namespace: str) -> dict[str, Any]:  # Any: as status
+        """Return each collection of the namespace, by name; nothing without one."""
+        shown = {
+            each.name: {"keys": each.prefix, "mode": "rw" if each.is_written_by(namespace) else "ro"}
+            for each in self._core.collections.of(namespace)
+        }
+        return {"collections": shown} if shown else {}
+
     def _counted(self, namespace: str) -> tuple[IndexState, dict[str, Any], list[str]]:  # Any: as status
         """Return which models there are, what was found by name, and the names of what cannot be read."""
         core = self._core
+        spaces = core.volumes.spaces(namespace)
         looks: dict[str, Look] = {
             **{kind: partial(passages.total, namespace=namespace, kind=kind) for kind in passages.TOTALS},
-            "not searched": partial(unsearched.counts, namespaces=core.volumes.spaces(namespace)),
+            "not searched": partial(unsearched.counts, namespaces=spaces),
             "building": core.indexer.build.progress,
+            "moving": core.indexer.move.progress,
             "folded": partial(summaries.count_folded, namespace=namespace),
             "waiting": lambda tx: compaction.count_waiting(core, tx, namespace),
-            "waits": partial(compaction.waits, core),
+            "waits": lambda tx: compaction.waits(core, tx, namespace),
             "tokens today": lambda tx: summaries.spent(tx, times.day(times.now())),
             "schema": core.database.schema,
         }
@@ -180,6 +211,7 @@ class Upkeep(Tidying):
         answering = core.indexer.embedder is not None
         looks |= {
             "pending embedding": lambda tx: passages.count_pending(tx, namespace) if answering else 0,
+            "pending files": lambda tx: sum(core.settling.count(tx, each) for each in spaces),
             "refused": lambda tx: vectors.count_refused(tx, namespace) if answering else 0,
         }
         with suppress(Damaged), core.database.read(EVERY) as tx:
@@ -202,13 +234,16 @@ class Upkeep(Tidying):
             "rebuilding": lambda tx: vectors.rebuilding(tx, namespace, state.generation),
         }
 
-    def reindex(self, caller: Principal, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+    def reindex(
+        self, caller: Principal, progress: Callable[[int, int], None] | None = None, *, to: str | None = None
+    ) -> dict[str, Any]:
         """Make the index anew, or the vectors and the index of another model beside it if the settings name one.
 
-        Calls progress(done, total). What answered before answers until all is done.
+        Another index of the settings, or the one of the kind `to`, is filled beside the present one and put in its
+        place. Calls progress(done, total). What answered before answers until all is done.
         """
         caller.require("admin")
-        done = self._core.indexer.rebuild(progress or (lambda done, total: None))
+        done = self._core.indexer.rebuild(progress or (lambda done, total: None), to)
         now = self.status(caller)
         refused = {"refused": now["refused"]} if "refused" in now else {}
         return {"chunks": done, "model": now["embedder"]["model"], **now["index"], **refused}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlmodel import Session
 
 from perdure.store.catalogue import has_table, last_given
-from perdure.store.port import AUDITED, Reader, is_sqlite, reader_of
+from perdure.store.port import AUDITED, TOKEN, Reader, is_sqlite, reader_of
 from perdure.tables import EpisodeRow
 
 NOTED = "perdure_noted"  # in the info of a session: the changes to be appended before its commit
@@ -72,11 +72,12 @@ def note_episodes(tx: Session, rows: Sequence[EpisodeRow]) -> None:
     if not tx.info.get(AUDITED):
         return
     changes: list[Change] = []
+    token = tx.info.get(TOKEN)
     for row in rows:
         tool = TOOLS.get(row.kind, row.kind)
-        change = Change(row.recorded_at, row.namespace, row.agent, tool, row.subject, seq=row.seq)
+        change = Change(row.recorded_at, row.namespace, row.agent, tool, row.subject, seq=row.seq, token=token)
         if row.kind == "turn":
-            change = Change(row.recorded_at, row.namespace, row.agent, tool, row.thread, seq=row.seq)
+            change = Change(row.recorded_at, row.namespace, row.agent, tool, row.thread, seq=row.seq, token=token)
             if changes and (changes[-1].tool, changes[-1].target) == (tool, row.thread):
                 continue
         changes.append(change)

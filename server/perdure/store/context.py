@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from perdure import sharing
 from perdure.store.port import Reader
 
 # Archived memories are of no conversation any more; what has expired, was forgotten or replaced does not hold.
@@ -11,7 +14,7 @@ IN_FORCE = (
     "memory.forgotten_at IS NULL AND memory.superseded_by IS NULL AND memory.archived_at IS NULL"
     " AND (memory.expires_at IS NULL OR memory.expires_at > :now)"
 )
-COLUMNS = "memory.id, memory.content, memory.key, memory.kind, memory.source, memory.at"
+COLUMNS = "memory.id, memory.content, memory.key, memory.kind, memory.source, memory.at, memory.namespace, memory.agent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,9 @@ class Told:
     kind: str
     source: str
     at: str
+    collection: str | None
+    agent: str | None
+    """Who stored a shared one; of those of a namespace alone nothing is told."""
 
 
 def tagged(reader: Reader, namespace: str, tag: str, now: str, limit: int) -> list[Told]:
@@ -34,7 +40,7 @@ def tagged(reader: Reader, namespace: str, tag: str, now: str, limit: int) -> li
         f" AND {IN_FORCE} ORDER BY memory.seq LIMIT :limit",
         {"namespace": namespace, "tag": tag, "now": now, "limit": limit},
     )
-    return [Told(*row) for row in rows]
+    return [_told(row) for row in rows]
 
 
 def newest(reader: Reader, namespace: str, now: str, limit: int) -> list[Told]:
@@ -49,7 +55,7 @@ def newest(reader: Reader, namespace: str, now: str, limit: int) -> list[Told]:
         f" AND {IN_FORCE} ORDER BY passage.at DESC, passage.id DESC LIMIT :limit",
         {"namespace": namespace, "now": now, "limit": limit},
     )
-    return [Told(*row) for row in rows]
+    return [_told(row) for row in rows]
 
 
 def one(reader: Reader, namespace: str, id: str) -> Told | None:
@@ -57,4 +63,10 @@ def one(reader: Reader, namespace: str, id: str) -> Told | None:
     row = reader.execute(
         f"SELECT {COLUMNS} FROM memory WHERE id = ? AND namespace = ? AND forgotten_at IS NULL", (id, namespace)
     ).fetchone()
-    return Told(*row) if row else None
+    return _told(row) if row else None
+
+
+def _told(row: Sequence[Any]) -> Told:  # Any: the driver's columns
+    *_, space, agent = row
+    collection = sharing.name_of(space)
+    return Told(*row[:-2], collection=collection, agent=agent if collection is not None else None)

@@ -20,7 +20,7 @@ from perdure.lease import Fence, FileLease
 from perdure.store import audit, erasure, health, log, trouble
 from perdure.store.fairlock import FairLock
 from perdure.store.place import Place
-from perdure.store.port import AUDITED, Reader, T, is_sqlite
+from perdure.store.port import AUDITED, TOKEN, Reader, T, is_sqlite
 from perdure.store.reserve import Reserve
 
 BUSY_TIMEOUT_MS = 5_000  # a lock that somebody takes past ours
@@ -193,12 +193,14 @@ class FileDatabase:
                 pooled.close()  # rolls back, and goes back to the pool
 
     @contextlib.contextmanager
-    def write(self, *_namespaces: str, spend_reserve: bool = False) -> Generator[Session]:
+    def write(self, *_namespaces: str, token: str | None = None, spend_reserve: bool = False) -> Generator[Session]:
         """One transaction: committed and synced to disk when the block ends, rolled back when it raises.
 
-        `spend_reserve` is for what makes less of what is stored: on a full disk it takes the room set aside for it.
+        `token` is the id of the one that proved who writes, for the audit. `spend_reserve` is for what makes less of
+        what is stored: on a full disk it takes the room set aside for it.
         """
         with self._write(full_sync=True, spend_reserve=spend_reserve) as session:
+            session.info[TOKEN] = token
             yield session
 
     @contextlib.contextmanager

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from sqlmodel import Session
 
 from perdure.store.catalogue import has_column
-from perdure.store.port import Reader
-from perdure.store.unsearched import GONE
-from perdure.tables import FileRow, FileVersionRow
+from perdure.store.port import Reader, reader_of
+from perdure.store.unsearched import GONE, WAITS
 from perdure.types import FileEvent
 
 REMOVING, REMOVED = -1, -2  # in the place of a time: the bytes may still be in their place, or are known to be gone
@@ -81,10 +80,50 @@ def is_unplaced(reader: Reader, namespace: str, path: str) -> bool:
     return row is not None and row.mtime_us == 0
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The present version of a file whose text waits to be cut for recall, and the episode that made it."""
+
+    path: str
+    version: int
+    bytes: int
+    sha256: str
+    seq: int
+    at: str
+
+
+WAITING = """
+SELECT f.path, f.version, f.bytes, f.sha256, v.seq, v.at
+FROM unsearched u CROSS JOIN file f CROSS JOIN file_version v
+WHERE u.namespace = ? AND u.why = ? AND f.namespace = u.namespace AND f.path = u.path AND f.mtime_us >= 0
+    AND v.namespace = f.namespace AND v.path = f.path AND v.version = f.version
+"""  # CROSS JOIN keeps SQLite from beginning with the files, of which there are many
+
+
+def waiting(reader: Reader, namespace: str, path: str | None = None) -> list[Waiting]:
+    """Return the files of a namespace that wait, or the one at a path, those first that wait longest."""
+    of_path, values = ("", (namespace, WAITS)) if path is None else (" AND u.path = ?", (namespace, WAITS, path))
+    return [Waiting(*row) for row in reader.execute(f"{WAITING}{of_path} ORDER BY v.seq", values)]
+
+
+def unplaced(reader: Reader, namespace: str) -> list[str]:
+    """Return the paths where the present bytes are not known to be in their place, or to be gone from there."""
+    rows = reader.execute("SELECT path FROM file WHERE namespace = ? AND mtime_us IN (0, ?)", (namespace, REMOVING))
+    return [row[0] for row in rows]
+
+
 def note_placed(tx: Session, namespace: str, path: str, mtime_us: int) -> None:
     """Note that the bytes of the present version are in their place, or what became of a file that was deleted."""
-    row = tx.get_one(FileRow, (namespace, path))
-    row.mtime_us = mtime_us
+    statement = "UPDATE file SET mtime_us = ? WHERE namespace = ? AND path = ?"
+    reader_of(tx).execute(statement, (mtime_us, namespace, path))
+
+
+def note_put(tx: Session, namespace: str, path: str, version: int, mtime_us: int) -> None:
+    """Note that the bytes of this version were put in their place, unless another one came since."""
+    reader_of(tx).execute(
+        "UPDATE file SET mtime_us = ? WHERE namespace = ? AND path = ? AND version = ? AND mtime_us = 0",
+        (mtime_us, namespace, path, version),
+    )
 
 
 def any_placed(reader: Reader, namespace: str) -> bool:
@@ -133,19 +172,19 @@ def was_deleted(reader: Reader, namespace: str, path: str) -> bool:
     return bool(found) and found[-1].bytes is None
 
 
+PUT = """
+INSERT INTO file (namespace, path, version, bytes, sha256, mtime_us, modified) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (namespace, path) DO UPDATE SET version = excluded.version, bytes = excluded.bytes,
+    sha256 = excluded.sha256, mtime_us = excluded.mtime_us, modified = excluded.modified
+"""
+
+
 def put(tx: Session, namespace: str, file: StoredFile, *, at: str, seq: int, pruned_at: str | None = None) -> None:
     """Make this the present version and note it among the versions."""
-    tx.merge(FileRow(namespace=namespace, **asdict(file), modified=at))
-    tx.add(
-        FileVersionRow(
-            namespace=namespace,
-            path=file.path,
-            version=file.version,
-            bytes=file.bytes,
-            sha256=file.sha256,
-            at=at,
-            seq=seq,
-            pruned_at=pruned_at,
-        )
+    writer = reader_of(tx)
+    writer.execute(PUT, (namespace, file.path, file.version, file.bytes, file.sha256, file.mtime_us, at))
+    writer.execute(
+        "INSERT INTO file_version (namespace, path, version, bytes, sha256, at, seq, pruned_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (namespace, file.path, file.version, file.bytes, file.sha256, at, seq, pruned_at),
     )
-    tx.flush()

@@ -25,6 +25,12 @@ def get(tx: Session, namespace: str, id: str) -> MemoryRow | None:
     return row if row is not None and row.namespace == namespace else None
 
 
+def space_of(reader: Reader, spaces: Sequence[str], id: str) -> str | None:
+    """Return which of these namespaces and collections a memory belongs to, None for none."""
+    row = reader.execute("SELECT namespace FROM memory WHERE id = ?", (id,)).fetchone()
+    return row[0] if row is not None and row[0] in spaces else None
+
+
 def is_hidden(row: MemoryRow) -> bool:
     """Return whether recall may not see it, whatever is asked."""
     return row.forgotten_at is not None or row.archived_at is not None
@@ -132,12 +138,13 @@ class Statement:
     thread: str | None
     source: str
     superseded_by: str | None
+    agent: str
 
 
 def load(reader: Reader, namespace: str, ids: Sequence[str]) -> dict[str, Statement]:
     """Return those of the memories that belong to the namespace and are not forgotten."""
     rows = reader.execute(
-        "SELECT id, content, key, kind, tags, metadata, thread, source, superseded_by FROM memory"
+        "SELECT id, content, key, kind, tags, metadata, thread, source, superseded_by, agent FROM memory"
         " WHERE id IN (SELECT value FROM json_each(?)) AND +namespace = ? AND forgotten_at IS NULL",
         (json.dumps(list(ids)), namespace),
     )

@@ -19,6 +19,7 @@ from perdure.lease import Lease
 
 EVERY = "*"  # in place of the name of a namespace: the rows of all of them
 AUDITED = "perdure_audited"  # in the info of a session: whether changes are noted in the audit
+TOKEN = "perdure_token"  # in the info of a session: the id of the token that proved who writes, if one did
 READER = "perdure_reader"  # in the info of a session, unless the driver's connection is the reader
 
 Values = Sequence[Any] | Mapping[str, Any]  # Any: whatever the columns hold
@@ -101,10 +102,13 @@ class Database(Protocol):
         """One consistent view."""
         ...
 
-    def write(self, *namespaces: str, spend_reserve: bool = False) -> AbstractContextManager[Session]:
+    def write(
+        self, *namespaces: str, token: str | None = None, spend_reserve: bool = False
+    ) -> AbstractContextManager[Session]:
         """One transaction: committed and synced to disk when the block ends, rolled back when it raises.
 
-        `spend_reserve` is for what makes less of what is stored: on a full disk it takes the room set aside for it.
+        `token` is the id of the one that proved who writes, for the audit. `spend_reserve` is for what makes less of
+        what is stored: on a full disk it takes the room set aside for it.
         """
         ...
 

@@ -140,16 +140,16 @@ def count_folded(reader: Reader, namespace: str) -> int:
     return reader.execute(statement, (namespace,)).fetchone()[0]
 
 
-def spent(reader: Reader, day: str) -> int:
-    """Return the tokens that work in the background used on a day, in all namespaces."""
-    row = reader.execute("SELECT tokens FROM spending WHERE day = ?", (day,)).fetchone()
-    return row[0] if row is not None else 0
+def spent(reader: Reader, day: str, namespace: str | None = None) -> int:
+    """Return the tokens that work in the background used on a day, for one namespace or for all."""
+    where, values = ("", (day,)) if namespace is None else (" AND namespace = ?", (day, namespace))
+    return reader.execute(f"SELECT COALESCE(SUM(tokens), 0) FROM spending WHERE day = ?{where}", values).fetchone()[0]
 
 
-def spend(reader: Reader, day: str, tokens: int) -> None:
+def spend(reader: Reader, day: str, namespace: str, tokens: int) -> None:
     """Add to what was used on a day, within a write; fewer than none takes back what was reserved."""
     reader.execute(
-        "INSERT INTO spending (day, tokens) VALUES (?, ?) ON CONFLICT (day) DO UPDATE SET tokens ="
-        " CASE WHEN spending.tokens + ? < 0 THEN 0 ELSE spending.tokens + ? END",
-        (day, max(0, tokens), tokens, tokens),
+        "INSERT INTO spending (day, namespace, tokens) VALUES (?, ?, ?) ON CONFLICT (day, namespace) DO UPDATE SET"
+        " tokens = CASE WHEN spending.tokens + ? < 0 THEN 0 ELSE spending.tokens + ? END",
+        (day, namespace, max(0, tokens), tokens, tokens),
     )

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 from sqlmodel import Session
 
 from perdure.embedders import Matrix
+from perdure.endpoint import is_local
 from perdure.errors import Damaged, Unavailable
 from perdure.ranking import CONTEXT_MAX_WORDS
 from perdure.store import trouble
@@ -72,6 +76,10 @@ class Model:
     generation: int
     token: str
     enlisted: bool  # each piece of text stands in chunk for it
+    backend: str | None = None  # what the index is called; None until somebody said it
+    next_backend: str | None = None  # of the index that is filled beside it
+    next_token: str | None = None
+    next_generation: int = 0  # the highest number that such a one had
 
     def check_size(self, size: int) -> None:
         """Raise Unavailable for vectors of another size: one name may stand for two models at two endpoints."""
@@ -102,7 +110,10 @@ class IndexState:
         return self.in_force.generation
 
 
-MODEL = "m.id, m.name, m.dimensions, m.settings, m.generation, m.token, m.enlisted"
+MODEL = (
+    "m.id, m.name, m.dimensions, m.settings, m.generation, m.token, m.enlisted, m.backend, m.next_backend,"
+    " m.next_token, m.next_generation"
+)
 IN_FORCE = "(SELECT model FROM index_state WHERE id = 1)"
 
 
@@ -121,7 +132,19 @@ def state(reader: Reader) -> IndexState:
 
 def _model(row: ModelRow) -> Model:
     assert row.id is not None
-    return Model(row.id, row.name, row.dimensions, row.settings, row.generation, row.token, row.enlisted)
+    return Model(
+        row.id,
+        row.name,
+        row.dimensions,
+        row.settings,
+        row.generation,
+        row.token,
+        row.enlisted,
+        row.backend,
+        row.next_backend,
+        row.next_token,
+        row.next_generation,
+    )
 
 
 def name_model(tx: Session, model: int, name: str, settings: str) -> None:
@@ -130,16 +153,168 @@ def name_model(tx: Session, model: int, name: str, settings: str) -> None:
     reader_of(tx).execute(statement, (name, settings, model))
 
 
-def new_generation(tx: Session, model: int, after: int) -> Model:
-    """Start the generation of a model's index that follows `after`, unless another process already did."""
+def new_generation(tx: Session, model: int, after: int, *, to_next: bool = False) -> Model:
+    """Start the generation of a model's index that follows `after`, unless another process already did.
+
+    With `to_next` that is the one which is filled beside it, if any: it has some of the vectors already.
+    """
     row = tx.get_one(ModelRow, model)
-    if row.generation <= after:
-        row.generation = after + 1
+    if row.generation <= after and to_next and row.next_token is not None:
+        switch_index(tx, model)
+    elif row.generation <= after:
+        _leave(tx, row, row.token, row.backend, to=row.backend)
+        give_up_next(tx, model)
+        # Chunks may bear the number of an index that was filled beside this one.
+        row.generation = max(row.generation, row.next_generation) + 1
         row.token = new_token(row.generation)
         # Every tombstone was of an older generation, whose folder goes.
         reader_of(tx).execute("DELETE FROM chunk WHERE deleted = 1 AND model = ?", (model,))
         tx.flush()
     return _model(row)
+
+
+# --- where the index of a model is
+
+
+def name_backend(tx: Session, model: int, backend: str) -> None:
+    """Write down where the index of a model is, unless somebody did already."""
+    reader_of(tx).execute("UPDATE model SET backend = ? WHERE id = ? AND backend IS NULL", (backend, model))
+
+
+def begin_next(tx: Session, model: int, backend: str) -> None:
+    """Have another index filled beside a model's; one that was begun before is given up.
+
+    Its number is above that of every other, so that what `chunk.generation` says holds of both: the index in force has
+    each chunk from its own number on, and the other one from that number on. So a chunk goes from one to the other.
+    """
+    give_up_next(tx, model)
+    row = tx.get_one(ModelRow, model)
+    row.next_generation = max(row.generation, row.next_generation) + 1
+    row.next_backend, row.next_token = backend, new_token(row.next_generation)
+    tx.flush()
+
+
+def switch_index(tx: Session, model: int) -> None:
+    """Put the index that was filled beside a model's in its place."""
+    row = tx.get_one(ModelRow, model)
+    assert row.next_token is not None
+    _leave(tx, row, row.token, row.backend, to=row.next_backend)
+    row.generation, row.token, row.backend = row.next_generation, row.next_token, row.next_backend
+    row.next_token = row.next_backend = None
+    tx.flush()
+
+
+def only_in_force(
+    reader: Reader, model: Model, after: int, limit: int
+) -> tuple[int | None, list[tuple[str, list[int], Matrix]]]:
+    """Return (namespace, chunk ids, vectors) after the id `after` that the next index lacks and the one in force has.
+
+    And the last id that was looked at, None at the end.
+    """
+    rows = reader.execute(
+        "SELECT id, namespace, embedding FROM chunk WHERE id > :after AND model = :model AND generation >= :generation"
+        " AND generation < :next AND embedding IS NOT NULL AND deleted = 0 ORDER BY id LIMIT :limit",
+        {
+            "after": after,
+            "model": model.id,
+            "generation": model.generation,
+            "next": model.next_generation,
+            "limit": limit,
+        },
+    ).fetchall()
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    for id, namespace, embedding in rows:
+        found.setdefault(namespace, []).append((id, embedding))
+    parts = [(name, [id for id, _ in own], matrix([blob for _, blob in own])) for name, own in found.items()]
+    return (rows[-1][0] if rows else None), parts
+
+
+def count_moved(reader: Reader, model: Model) -> tuple[int, int]:
+    """Return how many chunks the next index of a model has, and how many the one in force has."""
+    statement = (
+        "SELECT count(*) FILTER (WHERE generation >= ?), count(*) FROM chunk WHERE model = ? AND generation >= ?"
+    )
+    row = reader.execute(statement, (model.next_generation, model.id, model.generation)).fetchone()
+    return row[0], row[1]
+
+
+def mark_moved(tx: Session, model: Model, ids: Sequence[int]) -> list[int]:
+    """Note that the next index has these chunks; return those that it should not have, as they were deleted."""
+    reader, values = reader_of(tx), {"ids": json.dumps(list(ids)), "next": model.next_generation}
+    chosen = "id IN (SELECT value AS number FROM json_each(:ids)) AND deleted = 0"
+    reader.execute(f"UPDATE chunk SET generation = :next WHERE {chosen} AND generation < :next", values)
+    there = {row[0] for row in reader.execute(f"SELECT id FROM chunk WHERE {chosen}", values)}
+    return [id for id in ids if id not in there]
+
+
+def moved_tombstones(reader: Reader, model: Model, limit: int) -> dict[str, list[int]]:
+    """Return deleted chunks that the next index still has, by namespace."""
+    found: dict[str, list[int]] = {}
+    for namespace, id in reader.execute(
+        "SELECT namespace, id FROM chunk WHERE deleted = 1 AND model = ? AND generation >= ? ORDER BY id LIMIT ?",
+        (model.id, model.next_generation, limit),
+    ):
+        found.setdefault(namespace, []).append(id)
+    return found
+
+
+def unmark_moved(tx: Session, model: Model, ids: Sequence[int]) -> None:
+    """Note that the next index dropped these deleted chunks: the one in force is to drop them too."""
+    reader_of(tx).execute(
+        "UPDATE chunk SET generation = ? WHERE deleted = 1 AND id IN (SELECT value AS number FROM json_each(?))",
+        (model.generation, json.dumps(list(ids))),
+    )
+
+
+def give_up_next(tx: Session, model: int) -> None:
+    """Give up the index that is filled beside a model's, if any."""
+    row = tx.get_one(ModelRow, model)
+    if row.next_token is not None:
+        _leave(tx, row, row.next_token, row.next_backend, to=None)
+        row.next_backend = row.next_token = None
+        tx.flush()
+
+
+def _leave(tx: Session, row: ModelRow, token: str, backend: str | None, *, to: str | None) -> None:
+    """Note that the vectors of a store are to be removed; one here goes when its next generation is opened."""
+    if backend is not None and not (is_local(backend) and backend == to):
+        reader_of(tx).execute(
+            "INSERT INTO left_index (token, model, backend, at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (token, row.id, backend, _moment()),
+        )
+
+
+def part_from_index(database: Path) -> None:
+    """Have a copy of a store, which nobody has open, begin indexes of its own: the original may use those still."""
+    with closing(sqlite3.connect(database)) as copy:
+        if "next_token" not in {row[1] for row in copy.execute("PRAGMA table_info(model)")}:
+            return  # of a schema in which every index lay in the data directory
+        for id, generation in copy.execute("SELECT id, generation FROM model").fetchall():
+            copy.execute(
+                "UPDATE model SET token = ?, next_token = NULL, next_backend = NULL WHERE id = ?",
+                (new_token(generation), id),
+            )
+        copy.execute("DELETE FROM left_index")
+        copy.commit()
+
+
+@dataclass(frozen=True, slots=True)
+class LeftIndex:
+    """A store whose vectors are still to be removed from where it is."""
+
+    token: str
+    model: int
+    backend: str
+
+
+def left_indexes(reader: Reader, for_s: float) -> list[LeftIndex]:
+    """Return the stores that have been out of use for so many seconds and are still to be removed."""
+    statement = "SELECT token, model, backend FROM left_index WHERE at <= ? ORDER BY at"
+    return [LeftIndex(*row) for row in reader.execute(statement, (_moment(-for_s),))]
+
+
+def forget_left(tx: Session, token: str) -> None:
+    reader_of(tx).execute("DELETE FROM left_index WHERE token = ?", (token,))
 
 
 # --- a model beside the one in force
@@ -148,10 +323,12 @@ def new_generation(tx: Session, model: int, after: int) -> Model:
 def begin_model(tx: Session, name: str, dimensions: int, settings: str) -> Model:
     """Have a model built beside the one in force; one that was begun before is given up."""
     retire_next(tx)
-    row = ModelRow(name=name, dimensions=dimensions, settings=settings, token=new_token(1))
+    state_row = tx.get_one(IndexStateRow, 1)
+    backend = tx.get_one(ModelRow, state_row.model).backend
+    row = ModelRow(name=name, dimensions=dimensions, settings=settings, token=new_token(1), backend=backend)
     tx.add(row)
     tx.flush()
-    tx.get_one(IndexStateRow, 1).next_model = row.id
+    state_row.next_model = row.id
     tx.flush()
     return _model(row)
 
@@ -234,7 +411,11 @@ def remove_chunks(tx: Session, model: int, limit: int) -> int:
 
 
 def remove_model(tx: Session, model: int) -> None:
-    """Delete a model out of use that has no chunks any more."""
+    """Delete a model out of use that has no chunks any more; what its index holds is to be removed."""
+    if (row := tx.get(ModelRow, model)) is not None and row.retired_at is not None:
+        give_up_next(tx, model)
+        _leave(tx, row, row.token, row.backend, to=None)
+        tx.flush()
     reader_of(tx).execute("DELETE FROM model WHERE id = ? AND retired_at IS NOT NULL", (model,))
 
 
@@ -390,7 +571,9 @@ def tombstones(reader: Reader, model: Model, limit: int, *, held: bool) -> dict[
     Without an index these are kept: should there be one again, it would go on with what it held.
     """
     found: dict[str, list[int]] = {}
-    below = model.generation + held
+    # While another index is filled, what that one has is dropped there first. One that was given up left its number.
+    newest = model.generation if model.next_token is not None else max(model.generation, model.next_generation)
+    below = newest + 1 if held else model.generation
     for namespace, id in reader.execute(
         "SELECT namespace, id FROM chunk WHERE deleted = 1 AND model = ? AND generation < ? ORDER BY id LIMIT ?",
         (model.id, below, limit),
@@ -427,14 +610,14 @@ def rebuilding(reader: Reader, namespace: str, generation: int) -> bool:
 
 def indexed(reader: Reader, model: Model) -> list[str]:
     """Return the namespaces of which the model's index should hold chunks."""
-    statement = "SELECT DISTINCT namespace FROM chunk WHERE model = ? AND generation = ?"
+    statement = "SELECT DISTINCT namespace FROM chunk WHERE model = ? AND generation >= ?"
     return [row[0] for row in reader.execute(statement, (model.id, model.generation))]
 
 
 def indexed_after(reader: Reader, namespace: str, model: Model, after: int, limit: int) -> tuple[list[int], Matrix]:
     """Return the next chunks by id that the model's index should hold, with their true vectors: the audit's page."""
     rows = reader.execute(
-        "SELECT id, embedding FROM chunk WHERE model = :model AND namespace = :namespace AND generation = :generation"
+        "SELECT id, embedding FROM chunk WHERE model = :model AND namespace = :namespace AND generation >= :generation"
         " AND embedding IS NOT NULL AND id > :after ORDER BY id LIMIT :limit",
         {
             "model": model.id,

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import httpx2
 import numpy as np
 
 from perdure.embedders import (
@@ -19,8 +20,9 @@ from perdure.embedders import (
     Vector,
 )
 from perdure.embedders.hashing import HashingEmbedder
+from perdure.endpoint import backend_of, within
 from perdure.errors import InvalidInput, Unavailable
-from perdure.indexes import IndexLost, trust
+from perdure.indexes import OPEN_S, IndexLost, trust
 from perdure.settings import EmbedderSettings, IndexSettings
 from perdure.worker.link import Link
 from perdure.worker.wire import Header
@@ -29,7 +31,7 @@ TEXTS_A_CALL = 64
 QUESTION_PATIENCE = 3  # deadlines a question waits for a worker that starts: words alone would be worth less
 TEXT_S = 0.25  # what a long text may take on a busy machine
 VECTOR_S = 0.01
-OPEN_S = 20.0  # opening checks every file, and a new worker imports Chroma first
+INFO_S = 1.0
 
 
 class EmbedClient:
@@ -103,22 +105,23 @@ class EmbedClient:
         return rows.reshape(n, self.dimensions)
 
 
-class IndexClient:
-    """Chroma in the index worker of a data directory. Implements VectorIndex; safe to call from many threads."""
+class _Worker:
+    """The calls that both kinds of index worker answer. Safe to call from many threads."""
 
-    def __init__(self, data_dir: Path, settings: IndexSettings, *, model: int = 1) -> None:
-        """`model` has a folder and a worker of its own; the first model of a store has `index`."""
-        self._deadline_s = settings.deadline_s
+    def __init__(self, folder: Path, argument: Header, deadline_s: float, told: Header) -> None:
+        """`told` goes with each call: the argument of a process can be seen by others."""
+        self._deadline_s = deadline_s
         self._token: str | None = None
-        self._folder = data_dir / "workers" / ("index" if model == 1 else f"index-{model}")
-        self._link = Link(self._folder, "perdure.worker.index", {"idle_s": settings.idle_s})
+        self._folder = folder
+        self._told = told
+        self._link = Link(folder, "perdure.worker.index", argument)
 
     def warm_up(self) -> None:
-        """Have the worker load Chroma without waiting for it."""
+        """Have the worker load what it runs without waiting for it."""
         self._link.start()
 
     def open(self, token: str, *, deadline_s: float = OPEN_S) -> bool:
-        reply, _ = self._link.call({"op": "open", "token": token}, deadline_s=deadline_s)
+        reply, _ = self._link.call({"op": "open", "token": token, **self._told}, deadline_s=deadline_s)
         self._token = token
         return bool(reply["whole"])
 
@@ -143,17 +146,6 @@ class IndexClient:
         held: list[int] = reply["ids"]
         return dict(zip(held, np.frombuffer(body, np.float32).reshape(len(held), -1), strict=True)) if held else {}
 
-    def set_aside(self) -> None:
-        self._call("set_aside")
-
-    def kept_aside(self) -> list[str]:
-        """Return the damaged folders that were moved aside; Perdure never removes one."""
-        return [str(path) for path in trust.set_aside(self._folder)]
-
-    def info(self) -> Header:
-        """Return name, pid, rss_mb, state, version, pending of the running worker, or running: False; starts none."""
-        return self._link.info()
-
     def discard(self) -> None:
         """End the worker and remove its folder with all its stores."""
         self._link.end()
@@ -166,8 +158,87 @@ class IndexClient:
         if self._token is None:
             raise IndexLost("No store of the vector index is open yet.")
         return self._link.call(
-            {"op": op, "token": self._token, **arguments}, body, deadline_s=self._deadline_s + extra_s
+            {"op": op, "token": self._token, **self._told, **arguments}, body, deadline_s=self._deadline_s + extra_s
         )
+
+
+class IndexClient(_Worker):
+    """Chroma in the index worker of a data directory. Implements VectorIndex; safe to call from many threads."""
+
+    audits_whole = True
+
+    def __init__(self, data_dir: Path, settings: IndexSettings, *, model: int = 1) -> None:
+        """`model` has a folder and a worker of its own; the first model of a store has `index`."""
+        folder = data_dir / "workers" / ("index" if model == 1 else f"index-{model}")
+        super().__init__(folder, {"idle_s": settings.idle_s}, settings.deadline_s, {})
+
+    def rest(self) -> bool:
+        return True  # the worker moves what is new to Chroma by itself, when nobody asks
+
+    def set_aside(self) -> None:
+        self._call("set_aside")
+
+    def kept_aside(self) -> list[str]:
+        """Return the damaged folders that were moved aside; Perdure never removes one."""
+        return [str(path) for path in trust.set_aside(self._folder)]
+
+    def info(self) -> Header:
+        """Return name, pid, rss_mb, state, version, pending of the running worker, or running: False; starts none."""
+        return self._link.info()
+
+    def drop(self, token: str) -> None:
+        shutil.rmtree(self._folder / token, ignore_errors=True)
+        if self._folder.is_dir() and not trust.generations(self._folder):
+            self._link.end()
+
+
+class QdrantIndexClient(_Worker):
+    """A Qdrant server, or Qdrant's local store, through an index worker. Implements VectorIndex; thread-safe.
+
+    The client is too slow to import for each server process, and may wait longer than its timeout says: here a call
+    ends at its deadline whatever becomes of it.
+    """
+
+    audits_whole = False
+
+    def __init__(
+        self, data_dir: Path, settings: IndexSettings, *, url: str | None, api_key: str | None, model: int = 1
+    ) -> None:
+        folder = data_dir / "workers" / ("index-qdrant" if model == 1 else f"index-qdrant-{model}")
+        argument = {"idle_s": settings.idle_s, "kind": "qdrant"}
+        super().__init__(folder, argument, settings.deadline_s, {"url": url, "key": api_key})
+        self._url = url
+        self._key = api_key
+
+    def rest(self) -> bool:
+        return True  # Qdrant builds its graphs by itself
+
+    def set_aside(self) -> None:
+        return
+
+    def kept_aside(self) -> list[str]:
+        return []
+
+    def drop(self, token: str) -> None:
+        self._link.call({"op": "drop", "token": token, **self._told}, deadline_s=OPEN_S)
+
+    def info(self) -> Header:
+        """Return what the worker says of itself, starting none, or of a server whether it answers."""
+        if self._url is None:
+            return self._link.info()
+        told: Header = {"name": "index", "running": False}
+        try:
+            said = within(INFO_S, self._asked)
+            return told | {"running": True, "trouble": None, "version": said["version"]}
+        except (TimeoutError, httpx2.HTTPError):
+            trouble = "cannot be reached. Check index.url and the network."
+        except (ValueError, KeyError, TypeError):
+            trouble = "gave an answer that is not Qdrant's. Check index.url and index.token."
+        return told | {"trouble": f"{backend_of('qdrant', self._url)} {trouble}"}
+
+    def _asked(self) -> Header:
+        headers = {"api-key": self._key} if self._key else {}
+        return httpx2.get(f"{self._url}/", headers=headers, timeout=INFO_S).json()
 
 
 def _plain(ids: Sequence[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""The index worker: Chroma behind a tail; what is pending moves over when nobody is asking."""
+"""The index worker: Chroma behind a tail, of which what is pending moves over when nobody is asking; or Qdrant."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from perdure.errors import Unavailable
 from perdure.worker import owner
 from perdure.worker.owner import Caller
 from perdure.worker.wire import Header
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure.embedders import Matrix, Vector
     from perdure.indexes.chroma import ChromaIndex
+    from perdure.indexes.qdrant import QdrantIndex
 
 QUIET_S = 1.0  # after a question Chroma is not written to for so long
 RELAXED_S = 20.0  # after so long without a question, writes may be long and take half of the time, not a third
@@ -25,26 +30,30 @@ BATCH_MIN, BATCH_MAX = 4, 256  # below, the syncs of a write cost more than its 
 def main() -> None:
     folder, argument = Path(sys.argv[1]), json.loads(sys.argv[2])
     owner.detach()
-    owner.run(folder, IndexWork(folder), argument["idle_s"])
+    work = QdrantWork(folder) if argument.get("kind") == "qdrant" else ChromaWork(folder)
+    owner.run(folder, work, argument["idle_s"])
+
+
+class Stores(Protocol):
+    """VectorIndex with the token that each call is meant for."""
+
+    def open(self, token: str) -> bool: ...
+    def upsert(self, collection: str, ids: Sequence[int], vectors: Matrix, *, token: str) -> None: ...
+    def delete(self, collection: str, ids: Sequence[int], *, token: str) -> None: ...
+    def query(self, collection: str, vector: Vector, k: int, *, token: str) -> list[tuple[int, float]]: ...
+    def fetch(self, collection: str, ids: Sequence[int], *, token: str) -> dict[int, Vector]: ...
 
 
 class IndexWork:
-    """Answers the methods of VectorIndex, each with the token it is meant for."""
+    """Answers the methods of VectorIndex that both kinds have."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def load(self) -> None:
-        # Imported here: it costs a second, and pings are answered meanwhile.
-        from perdure.indexes.chroma import ChromaIndex
-
-        self._index = ChromaIndex(self._folder)
-        threading.Thread(target=self._settle, daemon=True, name="settle").start()
-
-    def answer(self, header: Header, body: bytes, caller: Caller) -> tuple[Header, bytes]:
+    def _answer(self, index: Stores, header: Header, body: bytes) -> tuple[Header, bytes]:
         import numpy as np
 
-        index, token = self._index, header["token"]
+        token = header["token"]
         match header["op"]:
             case "open":
                 return {"whole": index.open(token)}, b""
@@ -63,11 +72,25 @@ class IndexWork:
             case "fetch":
                 held = index.fetch(header["collection"], header["ids"], token=token)
                 return {"ids": list(held)}, b"".join(vector.tobytes() for vector in held.values())
-            case "set_aside":
-                index.set_aside(token=token)
-                return {}, b""
             case op:
                 return {"error": f"unknown call {op!r}", "kind": "failed"}, b""
+
+
+class ChromaWork(IndexWork):
+    """Chroma in the worker's folder."""
+
+    def load(self) -> None:
+        # Imported here: it costs a second, and pings are answered meanwhile.
+        from perdure.indexes.chroma import ChromaIndex
+
+        self._index = ChromaIndex(self._folder)
+        threading.Thread(target=self._settle, daemon=True, name="settle").start()
+
+    def answer(self, header: Header, body: bytes, caller: Caller) -> tuple[Header, bytes]:
+        if header["op"] == "set_aside":
+            self._index.set_aside(token=header["token"])
+            return {}, b""
+        return self._answer(self._index, header, body)
 
     def info(self) -> Header:
         import chromadb
@@ -81,6 +104,39 @@ class IndexWork:
         settler = Settler(self._index)
         while True:
             time.sleep(settler.step())
+
+
+class QdrantWork(IndexWork):
+    """Qdrant servers, each with the key that a call comes with, and the local store in the worker's folder."""
+
+    def load(self) -> None:
+        try:
+            from perdure.indexes.qdrant import QdrantIndex, version
+        except ImportError as exc:
+            raise Unavailable("qdrant-client is not installed. pip install 'perdure[qdrant]'") from exc
+        self._open, self._version = QdrantIndex, version()
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str | None, str | None], QdrantIndex] = {}
+
+    def answer(self, header: Header, body: bytes, caller: Caller) -> tuple[Header, bytes]:
+        index = self._at(header.get("url"), header.get("key"), header.get("wait_s", 1.0))
+        if header["op"] == "drop":
+            index.drop(header["token"])
+            return {}, b""
+        return self._answer(index, header, body)
+
+    def info(self) -> Header:
+        return {"version": self._version, "pending": 0}
+
+    def close(self) -> None:
+        for index in self._known.values():
+            index.close()
+
+    def _at(self, url: str | None, key: str | None, deadline_s: float) -> QdrantIndex:
+        with self._lock:
+            if (url, key) not in self._known:
+                self._known[url, key] = self._open(self._folder, url, key, deadline_s=deadline_s)
+            return self._known[url, key]
 
 
 class Settler:

@@ -21,7 +21,7 @@ from perdure.errors import Interrupted, Unavailable
 from perdure.lease import LOST, STILL_S, Fence
 from perdure.migrations import HEAD, postgres
 from perdure.store import audit
-from perdure.store.port import AUDITED, EVERY, READER, Reader, T
+from perdure.store.port import AUDITED, EVERY, READER, TOKEN, Reader, T
 from perdure.store.postgres import trouble
 from perdure.store.postgres.lease import RowLease
 from perdure.store.postgres.reader import PostgresReader
@@ -167,12 +167,13 @@ class PostgresDatabase:
             yield PostgresReader(driver)
 
     @contextlib.contextmanager
-    def write(self, *namespaces: str, spend_reserve: bool = False) -> Generator[Session]:
+    def write(self, *namespaces: str, token: str | None = None, spend_reserve: bool = False) -> Generator[Session]:
         """One transaction: committed and on disk when the block ends, rolled back when it raises."""
         del spend_reserve  # no room of ours to spend
         self.check_place()
         begin = _begin_writing(namespaces, synced=True, wait_s=trouble.LOCK_WAIT_S, stopped_s=self._stopped_s())
         with self._writing(begin) as session:
+            session.info[TOKEN] = token
             yield session
 
     @contextlib.contextmanager

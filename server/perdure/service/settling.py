@@ -1,0 +1,202 @@
+"""What is left to do for a file once its write was acknowledged: its name on disk for good, its text cut for recall."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from perdure import documents
+from perdure.errors import PerdureError
+from perdure.service import file_passages
+from perdure.store import Database, Reader, files, reader_of
+from perdure.store.files import Waiting
+from perdure.types import MAX_INDEXED_FILE_BYTES
+from perdure.volumes import Volumes
+from perdure.workspace import Workspace
+
+log = logging.getLogger(__name__)
+
+QUIET_S, AT_MOST_S = 0.1, 1.0  # without a write until what was written is settled, and while writes go on
+UNBOUNDED_S = 3_600.0
+BATCH, BATCH_BYTES = 8, 128 * 1024  # files settled by one transaction, which other writers wait for
+
+
+@dataclass(frozen=True, slots=True)
+class _Put:
+    """A version whose bytes were put in their place, with the time the disk gave them."""
+
+    version: int
+    mtime_us: int
+
+
+class Settling:
+    """Settles what was written, soon after it. Safe to call from many threads.
+
+    What waits for recall is marked in the transaction of the write, so that a crash loses nothing of it: whoever asks
+    next settles it first, or the look at the files does (service/noticing.py).
+    """
+
+    LAST_S = 3.0  # that the end of a process goes on settling what it wrote
+
+    def __init__(
+        self,
+        database: Database,
+        workspace_of: Callable[[str], Workspace],
+        hides: Callable[[str], bool],
+        volumes: Volumes,
+        wake: Callable[[], None],
+    ) -> None:
+        """`wake` is called when there is something new to embed."""
+        self._database, self._workspace_of, self._hides, self._volumes = database, workspace_of, hides, volumes
+        self._wake = wake
+        self._guard = threading.Lock()
+        self._put: dict[tuple[str, str], _Put] = {}  # what is not noted yet, by whose files and path
+        self._uncut: set[str] = set()  # in whose files something waits that this process wrote
+        self._first = self._last = 0.0  # when the first of these was written, and the last
+        self._more = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._ends = float("inf")  # when nothing more is begun
+        self._turn = threading.Lock()  # two threads would cut the same texts
+        self._unreadable: set[tuple[str, str, int]] = set()  # left to the look, which reads what is on disk
+
+    def add(self, space: str, path: str, version: int, mtime_us: int) -> None:
+        """Have the version settled soon, whose bytes were put in their place just now."""
+        with self._guard:
+            self._last = time.monotonic()
+            if not self._uncut:
+                self._first = self._last
+            self._put[space, path] = _Put(version, mtime_us)
+            self._uncut.add(space)
+            self._more.set()
+            if self._thread is None and self._ends > self._last:
+                self._thread = threading.Thread(target=self._run, daemon=True, name="settling")
+                self._thread.start()
+
+    def put(self, space: str, path: str) -> tuple[int, int] | None:
+        """Return (version, time) of what this process put there and did not note yet."""
+        with self._guard:
+            put = self._put.get((space, path))
+        return (put.version, put.mtime_us) if put is not None else None
+
+    def settle(self, spaces: Sequence[str], *, within_s: float, max_bytes: int) -> int:
+        """Cut what waits in these namespaces and volumes, those that are short first; return how many still wait.
+
+        One that was begun is finished, and none is begun that has more than `max_bytes`. Raises Unavailable.
+        """
+        until = time.monotonic() + within_s
+        left = 0
+        for space in spaces:
+            if (waits := self._waiting(space)) and self._turn.acquire(timeout=max(0.0, until - time.monotonic())):
+                try:
+                    waits = self._settled(space, until, max_bytes)
+                finally:
+                    self._turn.release()
+            left += len(waits)
+        return left
+
+    def count(self, reader: Reader, space: str) -> int:
+        """Return how many files of a namespace or a volume wait."""
+        return len(self._of(reader, space))
+
+    def close(self) -> None:
+        """Settle what this process wrote, for some seconds; what is left then waits for another process."""
+        with self._guard:
+            self._ends = time.monotonic() + self.LAST_S
+            self._more.set()
+            thread = self._thread
+        if thread is not None:
+            thread.join(self.LAST_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._guard:
+                self._more.clear()
+                if not self._put and not self._uncut:
+                    self._thread = None
+                    return
+                put = dict(self._put)
+            for space in {space for space, _ in put}:
+                self._note_put(space, {path: each for (owner, path), each in put.items() if owner == space})
+            self._more.wait(self._due_in())
+            if not self._due_in() or self._ends < float("inf"):
+                self._cut()
+
+    def _due_in(self) -> float:
+        """Return how long to wait for more until what was written is cut."""
+        with self._guard:
+            return max(0.0, min(self._last + QUIET_S, self._first + AT_MOST_S) - time.monotonic())
+
+    def _cut(self) -> None:
+        with self._guard:
+            spaces, self._uncut = self._uncut, set()
+        try:
+            self.settle(sorted(spaces), within_s=UNBOUNDED_S, max_bytes=MAX_INDEXED_FILE_BYTES)
+        except PerdureError as exc:
+            log.warning("files that were written are taken into recall later: %s", exc)
+        except Exception:  # nobody waits for this, who would see it
+            log.exception("files that were written are not taken into recall")
+
+    def _note_put(self, space: str, put: Mapping[str, _Put]) -> None:
+        """Note what stands in its place, once a power failure cannot undo that. What cannot be noted is seen later."""
+        try:
+            workspace = self._workspace_of(space)
+            for path in {path.rpartition("/")[0]: path for path in put}.values():
+                workspace.sync_name(path)
+            with self._database.write_derived(space) as tx:
+                for path, each in put.items():
+                    files.note_put(tx, space, path, each.version, each.mtime_us)
+        except PerdureError as exc:
+            log.warning("files are stored, and noted as in their place later: %s", exc)
+        except Exception:  # as above
+            log.exception("files are stored, and not noted as in their place")
+        with self._guard:
+            for path, each in put.items():
+                if self._put.get((space, path)) is each:
+                    del self._put[space, path]
+
+    def _settled(self, space: str, until: float, max_bytes: int) -> list[Waiting]:
+        """Settle what waits, until then; return what still does."""
+        while True:
+            waits = sorted(self._waiting(space), key=lambda each: each.bytes)
+            batch = [each for each in waits[:BATCH] if each.bytes <= max_bytes]
+            while len(batch) > 1 and sum(each.bytes for each in batch) > BATCH_BYTES:
+                batch.pop()
+            if not batch or time.monotonic() >= min(until, self._ends):
+                return waits
+            self._take_in(space, batch)
+
+    def _take_in(self, space: str, batch: Sequence[Waiting]) -> None:
+        read: list[tuple[Waiting, file_passages.Contents]] = []
+        for each in batch:
+            try:
+                data = self._workspace_of(space).read_version(each.path, each.version, each.sha256)
+            except PerdureError as exc:
+                log.warning("a version of a file cannot be read: %s", exc)
+                self._unreadable.add((space, each.path, each.version))
+                continue
+            read.append((each, file_passages.contents(each.path, data)))
+        with self._database.write_derived(space) as tx:
+            for each, found in read:
+                if files.waiting(reader_of(tx), space, each.path) == [each]:  # nobody wrote it again, or was quicker
+                    file_passages.put(
+                        tx, space, each.path, found, each.bytes, version=each.version, seq=each.seq, at=each.at
+                    )
+        self._wake()
+
+    def _waiting(self, space: str) -> list[Waiting]:
+        with self._database.read(space) as tx:
+            return self._of(tx, space)
+
+    def _of(self, reader: Reader, space: str) -> list[Waiting]:
+        """Return what waits here: not documents, which are read in a process of their own, nor what is hidden."""
+        return [
+            each
+            for each in files.waiting(reader, space)
+            if documents.kind_of(each.path) is None
+            and not self._hides(each.path)
+            and not self._volumes.cover(space, each.path)
+            and (space, each.path, each.version) not in self._unreadable
+        ]
