@@ -228,7 +228,7 @@ def erase(command: Path, *, quick: bool) -> Rows:
         tokens = {name: _token(command, environment, name) for name in ("going", "staying")}
         with replicas(command, database) as (running, _):
             marks = {name: asyncio.run(_marked(running, token, name)) for name, token in tokens.items()}
-        _run(command, environment, "--namespace", "going", "erase", "--yes")
+        _run(command, environment, "erase", "--namespace", "going", "--yes")
         export = database.folder.parent / "export.jsonl"
         _run(command, environment, "--namespace", "staying", "export", str(export))
         database.sql("CHECKPOINT")
