@@ -92,6 +92,33 @@ def test_migrate_says_what_it_found_and_changes_a_current_schema_in_nothing(url:
     assert f'"former": "{HEAD}"' in again.stdout, again.stdout
 
 
+COLUMNS = """
+SELECT table_name, column_name, data_type, collation_name, is_nullable FROM information_schema.columns
+WHERE table_schema = 'public' ORDER BY 1, 2
+"""
+HELD = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relrowsecurity ORDER BY 1"
+
+
+def test_migrate_brings_a_former_schema_to_what_a_new_database_has(url: str, tmp_path: Path) -> None:
+    new = execute(url, COLUMNS), execute(url, HELD)
+    assert command(url, tmp_path / "data", "remember", "A walnut.").returncode == 0
+    for statement in (
+        "DROP TABLE spending",
+        'CREATE TABLE spending (day varchar COLLATE "C" PRIMARY KEY, tokens bigint NOT NULL)',
+        "INSERT INTO spending VALUES ('2026-03-01', 7)",
+        "UPDATE alembic_version SET version_num = '0011'",
+    ):
+        execute(url, statement)
+
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(lambda _: command(url, tmp_path / "data", "migrate"), range(3)))
+
+    assert [each.returncode for each in done] == [0] * 3, [each.stderr for each in done]
+    assert (execute(url, COLUMNS), execute(url, HELD)) == new
+    assert execute(url, "SELECT day, namespace, tokens FROM spending") == [("2026-03-01", "", 7)]
+    assert "A walnut." in command(url, tmp_path / "data", "recall", "walnut").stdout
+
+
 def test_the_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
     url = postgres.new_database("foreign")
     execute(url, "CREATE TABLE memory (theirs text)")
