@@ -51,6 +51,10 @@ class Server:
         options = " ".join(f"-c {each}" if not each.endswith("=") else f"-c {each}''" for each in SETTINGS)
         self._control("start", "-l", str(self._folder / "log"), "-o", f"{options} -k {self._folder}")
 
+    def tables(self) -> list[Path]:
+        """Return the files of its databases' tables, which hold what was written before the last checkpoint."""
+        return [path for path in (self._folder / "base").rglob("*") if path.is_file()]
+
     def restart(self, how: str = "fast") -> None:
         self.stop(how)
         self.start()

@@ -157,6 +157,7 @@ def test_many_that_ask_at_once_leave_one_process_behind(data_dir: Path) -> None:
     assert "tea" in answered_quickly(data_dir)
 
 
+@pytest.mark.sqlite(reason="perdure backup")
 def test_a_restore_has_it_let_go(data_dir: Path, tmp_path: Path) -> None:
     env = environment(data_dir)
     remember(data_dir, "before")

@@ -103,6 +103,7 @@ def embedded(data_dir: Path) -> bool:
         return not database.execute("SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0").fetchone()[0]
 
 
+@pytest.mark.sqlite(reason="backups, and the bytes of the file")
 def test_b98_b100_a_namespace_leaves_every_file_while_servers_run_and_the_others_stay(
     start_stdio: StartStdio, data_dir: Path, tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_b98_b100_a_namespace_leaves_every_file_while_servers_run_and_the_others
     assert restored.call("read_file", path=f"{KEPT}.md") == before[2]
 
 
+@pytest.mark.sqlite(reason="the bytes of the file")
 def test_a_thread_leaves_with_its_memories_and_summaries_and_no_other_thread_changes(
     start_stdio: StartStdio, data_dir: Path
 ) -> None:
@@ -198,6 +200,7 @@ def test_a_thread_leaves_with_its_memories_and_summaries_and_no_other_thread_cha
     assert client.call("list_history", thread="one")["structuredContent"]["episodes"] == []
 
 
+@pytest.mark.sqlite(reason="the words of FTS5")
 def test_a_memory_leaves_with_what_it_superseded_and_from_notes_as_they_are_and_were(
     client: StdioClient, data_dir: Path, tmp_path: Path
 ) -> None:
@@ -225,6 +228,7 @@ def test_a_memory_leaves_with_what_it_superseded_and_from_notes_as_they_are_and_
     assert run("backup", str(tmp_path / "b.zip"), env=environment(data_dir)).returncode == 0
 
 
+@pytest.mark.sqlite(reason="backups")
 def test_what_a_restore_set_aside_and_what_is_no_backup_are_dealt_with_or_named(
     start_stdio: StartStdio, data_dir: Path, tmp_path: Path
 ) -> None:

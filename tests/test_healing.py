@@ -6,14 +6,13 @@ import hashlib
 import os
 import shutil
 import signal
-import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from conftest import Json, StartStdio, StdioClient
+from conftest import Json, StartStdio, StdioClient, store_of
 from embedding_endpoint import TROUBLES, EmbeddingEndpoint
 from perdure.indexes import trust
 from perdure.settings import IndexSettings
@@ -116,10 +115,9 @@ def lose(data_dir: Path, token: str) -> None:
     client = IndexClient(data_dir, IndexSettings())  # pyright: ignore[reportCallIssue] defaults of every field
     try:
         assert client.open(token)
-        database = sqlite3.connect(data_dir / "perdure.db")
-        ids = [row[0] for row in database.execute("SELECT id FROM chunk WHERE deleted = 0")]
-        (name,) = database.execute("SELECT name FROM model").fetchone()
-        database.close()
+        with store_of(data_dir) as database:
+            ids = [row[0] for row in database.execute("SELECT id FROM chunk WHERE deleted = 0")]
+            (name,) = database.execute("SELECT name FROM model").fetchone()
         client.delete("c" + hashlib.sha256(f"default\0{name}".encode()).hexdigest()[:40], ids[::2])
     finally:
         client.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -15,7 +16,7 @@ import pytest
 from sqlalchemy.exc import ProgrammingError
 
 import postgres
-from conftest import HttpServer, Json, StartHttp, environment, run
+from conftest import HttpServer, Json, StartHttp, StartStdio, environment, run
 from perdure.app import open_service
 from perdure.migrations import HEAD
 from perdure.settings import Settings
@@ -90,6 +91,33 @@ def test_migrate_says_what_it_found_and_changes_a_current_schema_in_nothing(url:
     assert command(url, tmp_path / "data", "migrate").returncode == 0
     again = command(url, tmp_path / "data", "migrate", "--json")
     assert f'"former": "{HEAD}"' in again.stdout, again.stdout
+
+
+COLUMNS = """
+SELECT table_name, column_name, data_type, collation_name, is_nullable FROM information_schema.columns
+WHERE table_schema = 'public' ORDER BY 1, 2
+"""
+HELD = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relrowsecurity ORDER BY 1"
+
+
+def test_migrate_brings_a_former_schema_to_what_a_new_database_has(url: str, tmp_path: Path) -> None:
+    new = execute(url, COLUMNS), execute(url, HELD)
+    assert command(url, tmp_path / "data", "remember", "A walnut.").returncode == 0
+    for statement in (
+        "DROP TABLE spending",
+        'CREATE TABLE spending (day varchar COLLATE "C" PRIMARY KEY, tokens bigint NOT NULL)',
+        "INSERT INTO spending VALUES ('2026-03-01', 7)",
+        "UPDATE alembic_version SET version_num = '0011'",
+    ):
+        execute(url, statement)
+
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(lambda _: command(url, tmp_path / "data", "migrate"), range(3)))
+
+    assert [each.returncode for each in done] == [0] * 3, [each.stderr for each in done]
+    assert (execute(url, COLUMNS), execute(url, HELD)) == new
+    assert execute(url, "SELECT day, namespace, tokens FROM spending") == [("2026-03-01", "", 7)]
+    assert "A walnut." in command(url, tmp_path / "data", "recall", "walnut").stdout
 
 
 def test_the_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
@@ -272,6 +300,48 @@ def test_two_servers_on_one_database_agree_who_holds_a_key_and_in_which_order(
     found = [server.call("recall", query="where is the walnut?") for server in servers]
     assert all(in_force[0][0] in said(answer) for answer in found)
     assert command(url, tmp_path / "replica 0", "audit", "verify").returncode == 0
+
+
+# --- erasing
+
+
+def test_what_is_erased_is_in_no_row_and_in_no_file_of_a_table(start_stdio: StartStdio, tmp_path: Path) -> None:
+    server = postgres.start_server()
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE erased")
+    url, data_dir = server.url.replace("/postgres?", "/erased?"), tmp_path / "data"
+    clients = {name: start_stdio("--namespace", name, **{URL: url}) for name in ("ana", "bo")}
+    for name, client in clients.items():
+        client.initialize()
+        mark = f"{name}mark"
+        client.call("remember", content=f"The {mark} walnut lies in the cellar", key="walnut", thread=f"{mark}-thread")
+        client.call("remember", content=f"The {mark} walnut was eaten", key="walnut", thread=f"{mark}-thread")
+        client.call("append_history", thread="talk", turns=[{"role": "user", "content": f"Of {mark} walnuts"}])
+        client.call("set_state", key="nut", value=f"{mark} walnut")
+        client.call("write_file", path="nuts.md", content=f"# Nuts\nThe {mark} walnut\n")
+
+    def rows(mark: str) -> int:
+        tables = execute(url, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        found = [execute(url, f"SELECT count(*) FROM {t} t WHERE CAST(t AS text) ILIKE '%{mark}%'") for (t,) in tables]
+        return sum(count for ((count,),) in found)
+
+    def files(mark: str) -> list[Path]:
+        execute(url, "CHECKPOINT")
+        return [path for path in server.tables() if mark.encode() in path.read_bytes()]
+
+    assert rows("anamark") and files("anamark")
+    done = command(url, data_dir, "erase", "--namespace", "ana", "--yes", "--json")
+    receipt = json.loads(done.stdout)
+
+    assert (done.returncode, receipt["found"]) == (0, []), done
+    assert any("write-ahead log" in each for each in receipt["outside"])
+    assert (rows("anamark"), files("anamark")) == (0, [])
+    assert rows("bomark") and files("bomark")
+    assert "bomark" in said(clients["bo"].call("recall", query="walnut"))
+    assert not clients["ana"].call("remember", content="Anew.")["isError"]
+    assert command(url, data_dir, "--namespace", "bo", "erase", "--thread", "talk", "--yes").returncode == 0
+    assert execute(url, "SELECT count(*) FROM episode WHERE kind = 'turn'") == [(0,)]
+    assert command(url, data_dir, "audit", "verify").returncode == 0
 
 
 # --- words

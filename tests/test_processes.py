@@ -179,6 +179,7 @@ def test_a_writer_beside_two_that_never_pause_is_not_starved(start_stdio: StartS
     assert min(written) * 4 > max(written), written
 
 
+@pytest.mark.sqlite(reason="the locks of the file")
 def test_b14_b16_a_lock_that_another_program_holds_is_named_and_reading_goes_on(
     start_stdio: StartStdio, data_dir: Path
 ) -> None:
@@ -206,6 +207,7 @@ def test_b14_b16_a_lock_that_another_program_holds_is_named_and_reading_goes_on(
     assert set(contents(reader)) == {"The parcel arrives on Friday", "The parcel came"}
 
 
+@pytest.mark.sqlite(reason="the locks of the file")
 def test_a_writer_that_stands_still_costs_the_others_their_deadline_and_no_thread_each(
     start_stdio: StartStdio, data_dir: Path
 ) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from sqlalchemy import Connection, MetaData, String, text
+from sqlalchemy import Connection, MetaData, String, Text, text
 from sqlalchemy.exc import ProgrammingError
+from sqlmodel.sql.sqltypes import AutoString
 
 from perdure.errors import Unavailable
 from perdure.migrations import HEAD
@@ -209,6 +210,7 @@ def upgrade(connection: Connection) -> str | None:
     else:
         if present > HEAD:
             refuse_other(present)
+        connection.execute(text("SELECT set_config('perdure.namespaces', '*', true)"))  # a step is about all rows
         from alembic import command
         from alembic.config import Config
 
@@ -216,6 +218,7 @@ def upgrade(connection: Connection) -> str | None:
         config.set_main_option("script_location", str(Path(__file__).parent))
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        _widen(connection)
     schema = connection.execute(text("SELECT quote_ident(current_schema)")).scalar() or "public"
     _run(connection, TOGETHER)
     _run(connection, FUNCTIONS.replace("{schema}", schema).replace("{seen}", SEEN))
@@ -230,8 +233,8 @@ def _create(connection: Connection) -> None:
     here = MetaData()
     for table in EpisodeRow.metadata.tables.values():
         for column in table.to_metadata(here).columns:
-            if isinstance(column.type, String):
-                column.type = type(column.type)(collation="C")
+            if isinstance(column.type, String | AutoString):
+                column.type = (Text if isinstance(column.type, Text) else String)(collation="C")
     here.create_all(connection)
     for statement in TABLES.split(";\n"):
         if statement.strip():
@@ -240,6 +243,29 @@ def _create(connection: Connection) -> None:
             )
     connection.execute(text("CREATE TABLE alembic_version (version_num varchar(32) PRIMARY KEY)"))
     connection.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
+
+
+def _widen(connection: Connection) -> None:
+    """Give what the steps added the types that _create gives: they speak of numbers and text as SQLite has them."""
+    narrow = connection.execute(
+        text(
+            "SELECT table_name, column_name, data_type FROM information_schema.columns WHERE table_schema ="
+            " current_schema AND table_name = ANY (:tables) AND (data_type IN ('integer', 'boolean')"
+            " OR (data_type IN ('character varying', 'text') AND collation_name IS DISTINCT FROM 'C'))"
+        ),
+        {"tables": list(EpisodeRow.metadata.tables)},
+    )
+    wide = {
+        "integer": "bigint",
+        "boolean": 'smallint USING CAST(CAST("{0}" AS integer) AS smallint)',
+        "character varying": 'varchar COLLATE "C"',
+        "text": 'text COLLATE "C"',
+    }
+    for table, column, kind in narrow.fetchall():
+        change = f'ALTER TABLE "{table}" ALTER COLUMN "{column}"'
+        if kind == "boolean":
+            connection.execute(text(f"{change} DROP DEFAULT"))
+        connection.execute(text(f"{change} TYPE {wide[kind].format(column)}"))
 
 
 def _hold_to_namespaces(connection: Connection, schema: str) -> None:

@@ -72,7 +72,11 @@ class PostgresDatabase:
         self._commits = threading.local()  # how many writes a thread has committed
         self._refused: str | None = None  # why the last write was, if the server takes none
         self._engine = _engine_of(url, connections)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as exc:
+            unusable = f"The data directory {directory} cannot be used: {exc.strerror}. Set PERDURE_DATA_DIR."
+            raise Unavailable(unusable) from exc
         with self._administering() as connection:
             present = postgres.schema_version(connection)
             if present is None:
@@ -143,6 +147,7 @@ class PostgresDatabase:
         """Return why a write would be refused now, or None; with `locks` one that has to wait longer would be."""
         begin = _begin_writing((), synced=False, wait_s=max(wait_s, 0.1)) if locks else "BEGIN"
         try:
+            self.check_place()
             with self._translated(), self._begun(begin) as (_, driver):
                 standby = driver.execute("SELECT pg_is_in_recovery()").fetchone()
                 if standby is not None and standby[0]:
