@@ -87,7 +87,8 @@ def looks(client: StdioClient) -> list[Json]:
     for answer in answers:
         for told in ("degraded", "pending"):  # an index that is built anew
             answer["structuredContent"].pop(told, None)
-    shown = [answer["structuredContent"]["hits"] for answer in answers]
+    # Of two with one score the rarity of words decides, which is counted over all namespaces of the file.
+    shown = [sorted(a["structuredContent"]["hits"], key=lambda hit: (-hit["score"], hit["id"])) for a in answers]
     return [{"hits": shown}, client.call("list_history", limit=100), client.call("read_file", path=f"{KEPT}.md")]
 
 

@@ -349,7 +349,7 @@ def test_what_is_here_with_another_content_is_refused_by_its_line(cli: CommandLi
 
 EXPORTED = {"episode", "memory", "state", "summary", "reading", "file", "file_version", "idempotency"}
 # What a model cost here today, who may come in here, what was done here, and what on this disk recall cannot search.
-OF_THE_PLACE = {"spending", "token", "audit", "unsearched"}
+OF_THE_PLACE = {"spending", "token", "audit", "unsearched", "left_index"}
 MADE_ANEW = {"memory_tag", "author", "passage", "in_reach", "chunk", "model", "index_state", "alembic_version"}
 
 
