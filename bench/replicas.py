@@ -97,8 +97,8 @@ class Replica:
 
 @contextlib.contextmanager
 def postgres() -> Generator[Postgres]:
-    """Give a new PostgreSQL, which goes with the block."""
-    folder = Path(tempfile.mkdtemp(prefix="perdure-bench-", dir="/tmp"))  # a socket's path is short
+    """Give a new PostgreSQL below PERDURE_BENCH_DIR, which has to be short, or below /tmp; it goes with the block."""
+    folder = Path(tempfile.mkdtemp(prefix="perdure-bench-", dir=os.environ.get("PERDURE_BENCH_DIR", "/tmp")))
     folder.chmod(0o755)
     server = Postgres(folder / "postgres")
     try:

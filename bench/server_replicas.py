@@ -1,7 +1,8 @@
 """What holds where several servers share one PostgreSQL: nothing lost when one dies, or when the database restarts;
 how fast they recall beside SQL alone, how that grows, and what an erasure leaves in the files of the database.
 
-usage: python bench/server_replicas.py [--part NAME ...] [--quick] [--command PERDURE]
+usage: python bench/server_replicas.py [--part NAME ...] [--quick] [--command PERDURE] [--set VARIABLE=VALUE ...]
+       [--out FILE]
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from pathlib import Path
 
 from bare_vectors import bare_loops, near_texts, put_synthetic, question
 from client import ServerGone, child_environment, default_command, run_bench
+from figures import table
 from machine import provenance
 from replicas import Connection, Postgres, Replica, environment_of, postgres, proxied, replicas
 
-CLIENTS, PAUSE_S = 200, 0.05
+CLIENTS, STARTED = 200, 20
+PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # of a client whose call failed; twice as long after each further failure
 FAILED = (OSError, EOFError, ServerGone, TimeoutError, ValueError)
 Rows = list[list[str]]
 
@@ -44,13 +47,13 @@ class Load:
 
 async def remembering(port: int, clients: int, for_s: float, beside: Callable[[], Awaitable[None]]) -> Load:
     """Have clients remember facts, each with a connection of its own for every call; a call that fails is made again
-    with its idempotency key. `beside` begins when each client has been answered; they go on for `for_s` from then.
+    with its idempotency key. `beside` begins when some have been answered; they go on for `for_s` from then.
     """
     load, until = Load(), float("inf")
 
     async def disturb() -> None:
         nonlocal until
-        while len(load.acknowledged) < clients:
+        while len(load.acknowledged) < STARTED:
             await asyncio.sleep(0.05)
         until = time.monotonic() + for_s
         await beside()
@@ -60,6 +63,7 @@ async def remembering(port: int, clients: int, for_s: float, beside: Callable[[]
         for n in itertools.count():
             fact = f"The walnut {number}x{n} lies in drawer {n % 17} of cupboard {number}."
             arguments = {"content": fact, "idempotency_key": f"{number}-{n}"}
+            pause_s = PAUSE_S
             while True:
                 if time.monotonic() > until:
                     return
@@ -67,7 +71,8 @@ async def remembering(port: int, clients: int, for_s: float, beside: Callable[[]
                     await connection.call("remember", arguments)
                 except FAILED as exc:
                     load.failures.append((time.monotonic(), f"{type(exc).__name__}: {exc}"))
-                    await asyncio.sleep(PAUSE_S)
+                    await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+                    pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                     continue
                 load.acknowledged[fact] = time.monotonic()
                 break
@@ -223,7 +228,7 @@ def erase(command: Path, *, quick: bool) -> Rows:
         tokens = {name: _token(command, environment, name) for name in ("going", "staying")}
         with replicas(command, database) as (running, _):
             marks = {name: asyncio.run(_marked(running, token, name)) for name, token in tokens.items()}
-        _run(command, environment, "--namespace", "going", "erase", "--yes")
+        _run(command, environment, "erase", "--namespace", "going", "--yes")
         export = database.folder.parent / "export.jsonl"
         _run(command, environment, "--namespace", "staying", "export", str(export))
         database.sql("CHECKPOINT")
@@ -322,15 +327,18 @@ def main() -> int:
     parser.add_argument("--part", action="append", choices=PARTS, help="this one alone; repeat it")
     parser.add_argument("--quick", action="store_true", help="small sizes, for a look")
     parser.add_argument("--command", type=Path, default=default_command(), help="the perdure to measure")
+    parser.add_argument("--out", type=Path, help="where the table goes")
     parser.add_argument("--set", action="append", default=[], help="VARIABLE=VALUE for the servers; repeat it")
     options = parser.parse_args()
     settings = dict(each.split("=", 1) for each in options.set)
-    rows = [
-        row
-        for part in options.part or PARTS
-        for row in _said(measure(part, options.command, quick=options.quick, settings=settings))
-    ]
-    print("\n".join(provenance()))
+    rows: Rows = []
+    for part in options.part or PARTS:
+        rows += _said(measure(part, options.command, quick=options.quick, settings=settings))
+    head = ["# Several servers on one PostgreSQL", "", *provenance(), ""]
+    lines = [*head, *table(["what", "measured", "reach", ""], rows), ""]
+    print("\n".join(lines))
+    if options.out is not None:
+        options.out.write_text("\n".join(lines), encoding="utf-8")
     return 0 if all(row[-1] == "reached" for row in rows) else 1
 
 

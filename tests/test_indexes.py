@@ -362,6 +362,17 @@ def test_while_it_is_away_recall_searches_exactly_and_says_so_and_nothing_is_los
     assert answer["hits"][0]["content"] == "the walrus sleeps in the lighthouse"
 
 
+def test_with_the_truth_in_postgres_the_index_is_there_too_unless_another_is_named(data_dir: Path) -> None:
+    env = environment(data_dir, PERDURE_DATABASE__URL="postgresql://perdure:secret-word@db.example.org/perdure")
+    del env["PERDURE_INDEX__KIND"]
+    for named, kind, located in ({}, "pgvector", True), ({"PERDURE_INDEX__KIND": "chroma"}, "chroma", False):
+        said = run("config", env=env | named).stdout
+        index = said[said.index("[index]") : said.index("[index.beside]")]
+        assert f'kind = "{kind}"' in index
+        assert ("url is set and not shown" in index) == located
+        assert "secret-word" not in said
+
+
 def test_an_address_that_cannot_be_one_is_refused_without_repeating_it(data_dir: Path) -> None:
     for kind, url in (("pgvector", "http://user:secret-word@host"), ("chroma", "postgresql://u:secret-word@h/d")):
         settings = {"PERDURE_INDEX__KIND": kind, "PERDURE_INDEX__URL": url}

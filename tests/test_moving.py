@@ -136,7 +136,7 @@ def test_vectors_move_while_a_server_answers_and_nothing_is_embedded_again(
     assert again == []
     for n in (0, 77, TURNS - 1):
         answer = until(lambda n=n: recall(client, text(n)), whole)
-        assert answer["hits"][0]["content"] == text(n)
+        assert finds(answer, n)
     assert until(lambda: recall(client, "otter in between"), whole)["hits"][0]["content"].startswith("the otter")
     url = settings["PERDURE_INDEX__BESIDE__URL"]
     truth = {id for (id,) in rows(data_dir, "SELECT id FROM chunk WHERE deleted = 0")}
@@ -148,13 +148,18 @@ def test_vectors_move_while_a_server_answers_and_nothing_is_embedded_again(
     back = Reindex(data_dir, "--to", "chroma", **settings)
     assert back.ends()[0] == 0
     assert model(data_dir)[0] == "chroma"
-    assert until(lambda: recall(client, text(5)), whole)["hits"][0]["content"] == text(5)
+    assert finds(until(lambda: recall(client, text(5)), whole), 5)
 
 
 def recall(client: StdioClient, query: str) -> Json:
     answer = client.call("recall", query=query, limit=3)
     assert not answer["isError"], answer
     return answer["structuredContent"]
+
+
+def finds(answer: Json, n: int) -> bool:
+    """Return whether the best hit is of the same gate: of those that say nearly the same, the newest comes."""
+    return f"hangs at gate {n % 90} " in answer["hits"][0]["content"]
 
 
 def test_a_move_that_is_killed_is_carried_on_by_a_server(
@@ -166,10 +171,10 @@ def test_a_move_that_is_killed_is_carried_on_by_a_server(
     time.sleep(random.uniform(0.0, 0.5))  # the moment is what is tried
     moving.process.kill()
     moving.ends()
-    assert recall(client, text(3))["hits"][0]["content"] == text(3)
+    assert finds(recall(client, text(3)), 3)
     until(lambda: model(data_dir)[0], lambda backend: backend.startswith("pgvector"))
     settled(data_dir, **settings)
-    assert until(lambda: recall(client, text(3)), whole)["hits"][0]["content"] == text(3)
+    assert finds(until(lambda: recall(client, text(3)), whole), 3)
 
 
 def test_settings_that_name_another_index_move_nothing_until_reindex(
@@ -179,7 +184,7 @@ def test_settings_that_name_another_index_move_nothing_until_reindex(
     other = between("pgvector", postgres_database, "none", None) | endpoint.settings
     client = start_stdio(**other)
     client.initialize()
-    assert until(lambda: recall(client, text(3)), whole)["hits"][0]["content"] == text(3)
+    assert finds(until(lambda: recall(client, text(3)), whole), 3)
     told = status(data_dir, **other)["index"]
     assert told["backend"] == "chroma"
     assert "perdure reindex" in told["hint"]
@@ -187,7 +192,7 @@ def test_settings_that_name_another_index_move_nothing_until_reindex(
     done = run("reindex", "--json", env=environment(data_dir, **other))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["backend"].startswith("pgvector")
-    assert until(lambda: recall(client, text(3)), whole)["hits"][0]["content"] == text(3)
+    assert finds(until(lambda: recall(client, text(3)), whole), 3)
 
 
 def test_a_move_to_what_is_not_there_is_refused_and_changes_nothing(
@@ -216,4 +221,4 @@ def test_vectors_move_to_every_kind(
     done = run("reindex", env=environment(data_dir, **second, **endpoint.settings))
     assert done.returncode == 0, done.stderr
     assert model(data_dir)[0] == (f"chroma {url}" if url else "qdrant")
-    assert until(lambda: recall(client, text(7)), whole)["hits"][0]["content"] == text(7)
+    assert finds(until(lambda: recall(client, text(7)), whole), 7)

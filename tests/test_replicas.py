@@ -119,7 +119,8 @@ def test_a_call_sent_again_to_another_server_gives_the_first_receipt(start: Any)
         with ThreadPoolExecutor(8) as pool:
             same = [pool.submit(replicas.call, tool, **arguments, idempotency_key=tool) for _ in range(8)]
             answers = [each.result() for each in same]
-        receipts = {str(structured(answer)) for answer in answers}
+        # Whether its vector is there is told as it is at the moment.
+        receipts = {str({**structured(answer), "indexed": None}) for answer in answers}
         assert len(receipts) == 1, receipts
     counts = "SELECT (SELECT count(*) FROM memory), (SELECT count(*) FROM state), (SELECT count(*) FROM file_version)"
     assert replicas.sql(counts) == [(1, 1, 1)]

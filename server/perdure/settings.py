@@ -114,7 +114,7 @@ class BesideSettings(_Section):
     """A second index that this server may meet: the one that `perdure reindex --to` moves to, or came from."""
 
     kind: Literal["chroma", "pgvector", "qdrant", "none"] = Field("none", description="as index.kind")
-    url: str | None = Field(None, description="as index.url")
+    url: str | None = Field(None, repr=False, description="as index.url")
     token: str | None = Field(None, repr=False, description="as index.token")
 
     @model_validator(mode="after")
@@ -133,8 +133,9 @@ class IndexSettings(_Section):
     )
     url: str | None = Field(
         None,
+        repr=False,  # it may hold a password in more than one place
         description="where the index is, like http://127.0.0.1:8000, postgresql://user@host/database or "
-        "http://127.0.0.1:6333; chroma and qdrant without one lie in the data directory",
+        "http://127.0.0.1:6333; without one chroma and qdrant lie in the data directory, pgvector in database.url",
     )
     token: str | None = Field(
         None, repr=False, description="what a Chroma server asks for, or the api key of a Qdrant server"
@@ -517,7 +518,7 @@ def load_settings(config: Path | None = None, **overrides: str | None) -> Settin
     _refuse_unknown(values, Settings, where=str(path))
     _refuse_unknown_variables()
     try:
-        settings = Settings(**values)
+        settings = _with_index_of_database(Settings(**values))
         given = {name: value for name, value in overrides.items() if value is not None}
         if given:
             final: dict[str, Any] = {**settings.model_dump(), **given}
@@ -525,6 +526,24 @@ def load_settings(config: Path | None = None, **overrides: str | None) -> Settin
     except ValidationError as exc:
         raise InvalidInput(_explain(exc)) from exc
     return settings
+
+
+def _with_index_of_database(settings: Settings) -> Settings:
+    """Return the settings with pgvector in the database of the truth, where no other address of it is named.
+
+    With the truth in Postgres it is also the index that is meant where none is named.
+    """
+    index, url = settings.index, settings.database.url
+    if url is None:
+        return settings
+    changes: dict[str, Any] = {}
+    if "kind" not in index.model_fields_set and index.url is None:
+        changes |= {"kind": "pgvector", "url": url}
+    elif index.kind == "pgvector" and index.url is None:
+        changes["url"] = url
+    if index.beside.kind == "pgvector" and index.beside.url is None:
+        changes["beside"] = index.beside.model_copy(update={"url": url})
+    return settings.model_copy(update={"index": index.model_copy(update=changes)})
 
 
 def default_data_dir() -> Path:

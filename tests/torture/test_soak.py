@@ -72,6 +72,9 @@ class Visitor:
                 self._plan.arm(Action.FAIL, self._rng.randint(1, 8), error=errno.EIO)
             self._call_once(number)
             threading.Event().wait(max(0.0, begun + CLIENTS / CALLS_PER_S - time.monotonic()))
+        self.close()
+
+    def close(self) -> None:
         self._connection.close()
 
     def _call_once(self, number: int) -> None:
@@ -147,6 +150,7 @@ def test_a_server_holds_no_more_memory_files_or_threads_after_long_work(
         for key, content in visitor.told.items():
             hits = visitor.call("recall", query=content, key=key)["structuredContent"]["hits"]
             assert [hit["content"] for hit in hits] == [content], f"{key} is {hits}, was acknowledged as {content!r}"
+        visitor.close()
     measured = sampled.after(seconds * WARM_UP)
     hours, memory, files, count = measured[:, 0] / 3600, measured[:, 1], measured[:, 2], measured[:, 3]
     slope = float(np.polyfit(hours, memory, 1)[0])

@@ -36,18 +36,22 @@ CREATE TABLE words_in_all (
 ) WITH (fillfactor = 50);
 CREATE TABLE given (name text PRIMARY KEY, seq bigint NOT NULL, hash text NOT NULL);
 INSERT INTO given VALUES ('audit', 0, repeat('0', 64));
-CREATE TABLE lease (
+INSERT INTO model (generation, token, enlisted) VALUES (1, :token, 1);
+INSERT INTO index_state (id, model) SELECT 1, id FROM model;
+"""
+
+# What servers keep together beside what is stored; SQLite has none of it, so no step makes it.
+TOGETHER = """
+CREATE TABLE IF NOT EXISTS lease (
     name text COLLATE "C" PRIMARY KEY, token bigint NOT NULL, holder text NOT NULL, until timestamptz NOT NULL,
     note text, UNIQUE (name, token)
 ) WITH (fillfactor = 50);
-CREATE TABLE rate (
+CREATE TABLE IF NOT EXISTS rate (
     namespace varchar COLLATE "C" PRIMARY KEY, allowance float8 NOT NULL, given float8 NOT NULL, at timestamptz NOT NULL
 ) WITH (fillfactor = 50);
-CREATE TABLE held (
+CREATE TABLE IF NOT EXISTS held (
     namespace varchar COLLATE "C" PRIMARY KEY, bytes bigint NOT NULL, counted_at timestamptz NOT NULL
 ) WITH (fillfactor = 50);
-INSERT INTO model (generation, token, enlisted) VALUES (1, :token, 1);
-INSERT INTO index_state (id, model) SELECT 1, id FROM model;
 """
 
 FUNCTIONS = """
@@ -216,6 +220,7 @@ def upgrade(connection: Connection) -> str | None:
         command.upgrade(config, "head")
         _widen(connection)
     schema = connection.execute(text("SELECT quote_ident(current_schema)")).scalar() or "public"
+    _run(connection, TOGETHER)
     _run(connection, FUNCTIONS.replace("{schema}", schema).replace("{seen}", SEEN))
     if present is None:
         _run(connection, TRIGGERS)

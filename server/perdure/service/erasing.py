@@ -341,7 +341,7 @@ class Erasing(WritingBack):
                 kept = [f"the former index {each.token} at {each.backend}." for each in vectors.left_indexes(tx, 0)]
         else:
             kept = index.remove_left(0)
-        return [f"the vectors, without text, of {each} They are removed as soon as it answers." for each in kept]
+        return [f"the vectors, without text, of {each} They are removed when a server reaches it." for each in kept]
 
     def _noted_outside(self, namespace: str, journal: Journal) -> list[str]:
         """Return the files of notes outside of the workspace that made one of the memories."""
