@@ -112,7 +112,8 @@ def test_migrate_brings_a_former_schema_to_what_a_new_database_has(url: str, tmp
         execute(url, statement)
 
     with ThreadPoolExecutor(3) as pool:
-        done = list(pool.map(lambda _: command(url, tmp_path / "data", "migrate"), range(3)))
+        started = [pool.submit(command, url, tmp_path / "data", "migrate") for _ in range(3)]
+        done = [each.result() for each in started]
 
     assert [each.returncode for each in done] == [0] * 3, [each.stderr for each in done]
     assert (execute(url, COLUMNS), execute(url, HELD)) == new
