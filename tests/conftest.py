@@ -84,6 +84,14 @@ class Store:
     def execute(self, statement: str, values: Values = ()) -> Rows:
         return self._reader.execute(statement, values)
 
+    def tables(self) -> set[str]:
+        """Return the tables that are there in either database."""
+        if not on_postgres():
+            found = self.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            return {name for (name,) in found if not name.startswith(("sqlite_", "passage_fts", "passage_vocab"))}
+        found = self.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        return {name for (name,) in found} - {"passage_fts", "word", "words_in_all", "given", "lease", "rate", "held"}
+
     def commit(self) -> None:
         self._driver.commit()
 

@@ -64,6 +64,8 @@ class PostgresDatabase:
         "the write-ahead log of Postgres until it is recycled, archives of it, base backups, replicas and dumps",
     )
 
+    _closed = False
+
     def __init__(self, url: str, directory: Path, *, connections: int = 20, audited: bool = True) -> None:
         """`directory` is the data directory. An empty database gets the schema. Raises Unavailable with what to do."""
         self.directory = directory
@@ -300,7 +302,7 @@ class PostgresDatabase:
             finally:
                 with contextlib.suppress(psycopg.Error):  # which only a connection that is lost does not take
                     driver.rollback()
-                if driver.closed:
+                if driver.closed or self._closed:  # a pool that is disposed of would keep what comes back late
                     connection.invalidate()
 
     @contextlib.contextmanager
@@ -328,11 +330,12 @@ class PostgresDatabase:
             tables = driver.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema").fetchall()
             for (table,) in tables:
                 driver.execute(sql.SQL("VACUUM (FULL, ANALYZE) {}").format(sql.Identifier(table)))
-            # The planner keeps samples of values. Whoever owns the database may write them anew; others are passed over.
+            # The planner keeps samples of values. Who owns the database may write them anew; others are passed over.
             driver.execute("VACUUM (FULL) pg_catalog.pg_statistic")
             driver.execute("CHECKPOINT")
 
     def close(self) -> None:
+        self._closed = True
         self._engine.dispose()
 
 
