@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from client import StdioClient, ToolError, default_command, run_bench, wait_until_nothing_is_pending
+from client import StdioClient, ToolError, default_command, run_bench, wait_until_it_rests
 from figures import table
 from machine import ROOT, provenance
 from texts import statements
@@ -163,9 +163,9 @@ def searching(command: Path, folder: Path, files: int, searches: int) -> list[Me
     tree = folder / "search" / "workspace" / "default" / "files"
     fill(tree, files)
     client = started(command, folder / "search")
-    # Found once by a first listing, as a person's folder is; what that notes of it is done when nothing is pending.
+    # Found once by a first listing, as a person's folder is; reading it for recall goes on beside the calls for minutes.
     client.call("list_files", {"limit": 1})
-    wait_until_nothing_is_pending(client)
+    wait_until_it_rests(client)
     expected = min(WITH_NEEDLE, files)
     kinds = {
         "a text": (NEEDLE, ["-F", NEEDLE], expected),
