@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+RESTING_S = 10.0  # a server that took less than a tenth of it does nothing of its own any more
 PROTOCOL = "2025-06-18"  # what most clients of today speak over stdio
 
 
@@ -21,9 +22,6 @@ class ToolError(Exception):
 
 class ServerGone(Exception):
     """The server closed its output, or did not answer in time."""
-
-
-RESTING_S = 10.0  # a server that took less than a tenth of it does nothing of its own any more
 
 
 class StdioClient:

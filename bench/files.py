@@ -163,7 +163,7 @@ def searching(command: Path, folder: Path, files: int, searches: int) -> list[Me
     tree = folder / "search" / "workspace" / "default" / "files"
     fill(tree, files)
     client = started(command, folder / "search")
-    # Found once by a first listing, as a person's folder is; reading it for recall goes on beside the calls for minutes.
+    # A first listing finds them, as it does a person's folder; reading them for recall goes on beside it for minutes.
     client.call("list_files", {"limit": 1})
     wait_until_it_rests(client)
     expected = min(WITH_NEEDLE, files)
