@@ -246,7 +246,7 @@ def indexing(options: argparse.Namespace) -> list[str]:
         *(["--quick"] if options.quick else []),
     ]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ran.returncode not in (0, 1):  # 1: it measured, and a figure was not reached
+    if ran.returncode not in (0, 1) or not ran.stdout:  # 1: it measured, and a figure was not reached
         raise ToolError(f"{INDEXING.name} ended with {ran.returncode}: {ran.stderr[-400:]}")
     return ["", "## Indexing", "", ran.stdout.strip()]
 
