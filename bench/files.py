@@ -1,6 +1,6 @@
 """What file tools cost beside what they cannot do without: an echo of the SDK, a synced write, GNU grep.
 
-usage: python bench/files.py [--quick] [--command PERDURE] [--parent DIR] [--out FILE]
+usage: python bench/files.py [--quick] [--indexed N] [--command PERDURE] [--parent DIR] [--out FILE]
 The calls go through MCP over stdio, each in turn with its floor, so that what else the machine does hits both alike.
 """
 
@@ -244,6 +244,7 @@ def indexing(options: argparse.Namespace) -> list[str]:
         "--command",
         str(options.command),
         *(["--quick"] if options.quick else []),
+        *(["--files", str(options.indexed)] if options.indexed else []),
     ]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode not in (0, 1) or not ran.stdout:  # 1: it measured, and a figure was not reached
@@ -287,6 +288,7 @@ def _p95(values: Sequence[float]) -> float:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What file tools cost beside their floors.")
     parser.add_argument("--quick", action="store_true", help="small sizes, for a look")
+    parser.add_argument("--indexed", type=int, help="how many files are indexed, if not as many as are searched")
     parser.add_argument("--command", type=Path, default=default_command(), help="the perdure to measure")
     parser.add_argument("--parent", type=Path, help="where the data directory and the floor's files lie")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "files.md")
