@@ -148,7 +148,7 @@ def test_the_audit_names_the_token_that_proved_who_changed_something(start_http:
     assert [(row["agent"], row.get("token")) for row in noted] == [("desk", id)] * len(of_token) + [("local", None)]
     shown = run("audit", "show", env=environment(data_dir)).stdout
     assert f"default/desk by {id}  forget  " in shown and "default/local  remember  " in shown and secret not in shown
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+    with store_of(data_dir) as database:
         database.execute("UPDATE audit SET token = 'tok_000000000000' WHERE tool = 'set_state'")
         database.commit()
     assert "was changed" in run("audit", "verify", env=environment(data_dir)).stderr

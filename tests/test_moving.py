@@ -158,8 +158,8 @@ def recall(client: StdioClient, query: str) -> Json:
 
 
 def finds(answer: Json, n: int) -> bool:
-    """Return whether the best hit is of the same gate: of those that say nearly the same, the newest comes."""
-    return f"hangs at gate {n % 90} " in answer["hits"][0]["content"]
+    """Return whether the best hit is the turn of that gate."""
+    return f"hangs at gate {n} " in answer["hits"][0]["content"]
 
 
 def test_a_move_that_is_killed_is_carried_on_by_a_server(
