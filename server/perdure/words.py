@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -294,3 +294,14 @@ def _bare(text: str) -> str:
     if text.isascii():
         return text
     return re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFD", text))
+
+
+def rarest(counts: Mapping[Term, int], most: int) -> list[Term]:
+    """Return the terms that stand in `most` passages together, the rarest first; one at least, if there is one."""
+    chosen: list[Term] = []
+    for term in sorted(counts, key=counts.__getitem__):
+        if chosen and counts[term] > most:
+            break
+        chosen.append(term)
+        most -= counts[term]
+    return chosen

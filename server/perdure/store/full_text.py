@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from perdure.store.port import Reader, is_sqlite
-from perdure.words import Term, index_form, indexed_words, match_expression
+from perdure.words import Term, index_form, indexed_words, match_expression, rarest
 
 BODY_WEIGHT, CONTEXT_WEIGHT = 1.0, 0.25  # measured on conversations: neighbours help most at a quarter of the weight
 
@@ -85,15 +85,7 @@ def _rarer(reader: Reader, terms: Sequence[Term], most: int) -> list[Term]:
         "SELECT term, doc FROM passage_vocab WHERE term IN (SELECT value FROM json_each(?))", (json.dumps(list(words)),)
     ):
         having[words[word]] += count
-    if sum(having.values()) <= most:
-        return []
-    rarer: list[Term] = []
-    for term in sorted(terms, key=having.__getitem__):
-        if rarer and having[term] > most:
-            break
-        rarer.append(term)
-        most -= having[term]
-    return rarer
+    return [] if sum(having.values()) <= most else rarest(having, most)
 
 
 def _in_postgres() -> ModuleType:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from perdure.store.port import Reader
-from perdure.words import Term, index_form, words_of
+from perdure.words import Term, index_form, rarest, words_of
 
 MOST_POSITION, MOST_CHARS = 16_383, 200  # of a lexeme in Postgres: its last place, and what we keep of a long one
 MOST_OF_PREFIX = 50  # words that a beginning stands for
@@ -165,15 +165,7 @@ def _rated(form: _Form, having: Mapping[str, int]) -> list[str]:
 def _rarer(forms: Mapping[Term, Sequence[_Form]], having: Mapping[str, int], most: int) -> list[Term]:
     """Return the rarest terms that stand in `most` passages together, one at least; all of them if all do."""
     counts = {term: sum(having[word] for form in of for word in _rated(form, having)) for term, of in forms.items()}
-    if sum(counts.values()) <= most:
-        return list(forms)
-    rarer: list[Term] = []
-    for term in sorted(forms, key=counts.__getitem__):
-        if rarer and counts[term] > most:
-            break
-        rarer.append(term)
-        most -= counts[term]
-    return rarer
+    return list(forms) if sum(counts.values()) <= most else rarest(counts, most)
 
 
 def _idf(passages: int, having: int) -> float:
