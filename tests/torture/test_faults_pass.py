@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from conftest import StartStdio, StdioClient
@@ -78,7 +79,7 @@ def test_one_read_that_fails_is_not_taken_for_damage(
     client.initialize()
     assert not history.remember("before").call(client)["isError"]
     told: list[str] = []
-    for at in range(1, 12):
+    for at in range(1, 16):
         # Another process writes, so that this one has to read again.
         assert history.remember(f"between {at}").run(perdure, data_dir).code == 0
         plan.arm(Action.FAIL, at, error=errno.EIO, calls=("read",))
@@ -111,3 +112,15 @@ def test_a_slow_disk_delays_the_writer_and_no_reader(
     assert not any(b'"slow"' in line for line in client.lines), "the readers waited for the writer"
     assert client.reply("slow")["result"]["structuredContent"]["created"]
     assert plan.fired == 1
+
+
+def test_processes_that_begin_a_store_at_once_wait_for_each_other(
+    tmp_path: Path, make_plan: MakePlan, perdure: CommandLine
+) -> None:
+    for slow in (3, 6, 8):  # of the reads of the database while it is being made
+        directory = tmp_path / f"slow{slow}"
+        plan = make_plan(directory)
+        plan.arm(Action.DELAY, slow, calls=("read",), delay_s=0.3)
+        with ThreadPoolExecutor(3) as pool:
+            begun = [pool.submit(perdure.run, directory, "migrate", plan=plan) for _ in range(3)]
+        assert [each.result().err for each in begun if each.result().code] == [], slow

@@ -65,18 +65,8 @@ class FileDatabase:
         self._in_doubt = False  # whether a sync failed, and the log was not written again since
         self._opening = threading.Lock()
         self._engine, self._read_only = self._open()
-        self._settle_schema()
+        self.former_schema = self._settle_schema()  # that the store had; None for a new one
         self._place.remember()
-
-    @staticmethod
-    def present_schema(directory: Path) -> str | None:
-        """Return the schema of the store in a data directory, None where there is none yet; changes nothing."""
-        place = Place(directory, None)
-        if place.is_missing():
-            return None
-        place.recognise()
-        with _translated(directory), contextlib.closing(place.connect(read_only=True)) as reader:
-            return migrations.schema_version(reader)
 
     @property
     def read_only(self) -> str | None:
@@ -144,8 +134,10 @@ class FileDatabase:
         refusal = trouble.READ_ONLY.format(barrier.why) if barrier is not None else None
         if refusal is None:
             engine = _engine_of(self._place, read_only=False)
+            # To turn the log on SQLite asks for a lock without waiting: of two that begin at once, one would fail.
+            alone = contextlib.nullcontext() if self._place.has_log else self._lock.held()
             try:
-                with _translated(self._place.directory):
+                with _translated(self._place.directory), alone:
                     engine.raw_connection().close()
                 return engine, None
             except trouble.Unwritable as exc:
@@ -165,10 +157,10 @@ class FileDatabase:
                 self._engine, self._read_only = self._open()
             return self._read_only
 
-    def _settle_schema(self) -> None:
+    def _settle_schema(self) -> str | None:
         with self.read() as reader:
             if migrations.is_current(reader):
-                return
+                return migrations.HEAD
             migrations.refuse_unknown(reader)
             empty = migrations.schema_version(reader) is None
         if empty and self._place.was_recorded:
@@ -176,8 +168,10 @@ class FileDatabase:
         with self._write(full_sync=True) as session:
             # Nobody writes meanwhile, so the copy holds all that the step finds.
             connection = session.connection()
-            archive.save_before_step(self.path, migrations.schema_version(_driver_of(connection)))
+            former = migrations.schema_version(_driver_of(connection))
+            archive.save_before_step(self.path, former)
             migrations.upgrade(connection)
+            return former
 
     @contextlib.contextmanager
     def read(self, *_namespaces: str) -> Generator[sqlite3.Connection]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from perdure.errors import Unavailable
@@ -21,11 +22,11 @@ NO_DRIVER = (
 
 def open_database(settings: Settings) -> Database:
     """Return the database that the settings name. Raises Unavailable with what to do."""
-    url, audited = settings.database.url, settings.audit.enabled
+    url = settings.database.url
     if url is None:
-        return FileDatabase(settings.data_dir, record_of(settings.data_dir), audited=audited)
+        return _in_directory(settings)
     connections = settings.database.connections
-    return _postgres()(url, settings.data_dir, connections=connections, audited=audited)
+    return _postgres()(url, settings.data_dir, connections=connections, audited=settings.audit.enabled)
 
 
 def migrate(settings: Settings) -> tuple[str | None, str]:
@@ -35,9 +36,12 @@ def migrate(settings: Settings) -> tuple[str | None, str]:
     """
     if settings.database.url is not None:
         return _postgres().migrate(settings.database.url)
-    former = FileDatabase.present_schema(settings.data_dir)
-    open_database(settings).close()
-    return former, HEAD
+    with contextlib.closing(_in_directory(settings)) as database:
+        return database.former_schema, HEAD
+
+
+def _in_directory(settings: Settings) -> FileDatabase:
+    return FileDatabase(settings.data_dir, record_of(settings.data_dir), audited=settings.audit.enabled)
 
 
 def _postgres() -> type[PostgresDatabase]:

@@ -42,13 +42,15 @@ class Place:
         self.path = directory / "perdure.db"
         self._record = record
         self._identity: tuple[int, int] | None = None
+        self.has_log = False  # whether the file is a database with a write-ahead log already
         self.was_recorded = record is not None and _visible(record)
 
     def prepare(self) -> None:
         """Make the directory and an empty file for the database, or find both. Raises Unavailable with what to do."""
         try:
+            left = self._left_trace()  # asked first: another process that begins makes the database, then its trace
             if not self.path.exists():
-                self.refuse_lost()
+                self.refuse_lost(left=left)
                 missing = [folder for folder in (self.directory, *self.directory.parents) if not folder.exists()]
                 self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 for folder in missing:
@@ -88,7 +90,8 @@ class Place:
             )
         if not begin and self.was_recorded:
             self.refuse_lost()
-        if begin and begin[WRITE_VERSION] != WAL:
+        self.has_log = bool(begin) and begin[WRITE_VERSION] == WAL
+        if begin and not self.has_log:
             self._refuse_foreign()
 
     def _refuse_foreign(self) -> None:
@@ -99,9 +102,15 @@ class Place:
         except sqlite3.Error as exc:
             raise trouble.of_sqlite(exc, self.directory) from exc
 
-    def refuse_lost(self) -> None:
-        """Raise Unavailable if a store was here: an empty one in its place would hide what was lost."""
-        left = (self.directory / TRACE).exists()
+    def _left_trace(self) -> bool:
+        return (self.directory / TRACE).exists()
+
+    def refuse_lost(self, *, left: bool | None = None) -> None:
+        """Raise Unavailable if a store was here: an empty one in its place would hide what was lost.
+
+        `left`: whether a write had left its trace, where that was asked before.
+        """
+        left = self._left_trace() if left is None else left
         if not left and not self.was_recorded:
             return
         anew = [f"move what is in {self.directory} away"] if left else []
