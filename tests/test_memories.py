@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 
 from conftest import Json, StartStdio, StdioClient, environment, run, store_of
+from recalls import settle
 
 
 def hits(client: StdioClient, query: str, **arguments: object) -> list[Json]:
@@ -436,3 +437,22 @@ def test_a_value_brought_in_late_still_supersedes_the_memory_it_names(client: St
     late = remember(client, "The fee was 700", key="fee", at="2025-01-01", supersedes=wrong["id"])
     assert late["superseded"] == [wrong["id"]]
     assert texts(client, "fee") == ["The fee is 900"]
+
+
+def test_the_confidence_of_a_question_in_a_script_the_model_cannot_read_is_that_of_its_words(
+    start_stdio: StartStdio,
+) -> None:
+    client = start_stdio(PERDURE_EMBEDDER__KIND="local")
+    client.initialize()
+    for content in ("用户喜欢在周末去爬山", "会议改到星期三下午三点", "يسكن أحمد في القاهرة", "Отпуск в июле"):
+        assert not client.call("remember", content=content)["isError"]
+    settle(client)
+
+    def sure(query: str) -> float:
+        found = client.call("recall", query=query)["structuredContent"]
+        assert "vectors" in found["channels"]
+        return found["confidence"]
+
+    answered = [sure("会议改到什么时候"), sure("أحمد القاهرة"), sure("когда отпуск")]
+    unanswered = [sure("他的汽车是什么颜色"), sure("ما لون سيارته"), sure("Какого цвета машина")]
+    assert min(answered) > 0.3 > max(unanswered), (answered, unanswered)

@@ -165,6 +165,12 @@ def found_share(terms: Sequence[Term], content: str) -> float:
     return sum(any(_bare(form).rstrip("*") in words for form in term.forms) for term in terms) / len(terms)
 
 
+def mostly_latin(text: str) -> bool:
+    """Return whether at least half of a text's letters are Latin ones, as of a text without letters."""
+    letters = [letter for letter in text if letter.isalpha()]
+    return 2 * sum(unicodedata.name(letter, "").startswith("LATIN") for letter in letters) >= len(letters)
+
+
 def fold(text: str) -> str:
     """Return `text` with one spelling for what is written in several ways, in lower case unless it is ASCII."""
     if text.isascii() or _TO_FOLD.search(text) is None:

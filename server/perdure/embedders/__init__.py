@@ -40,6 +40,7 @@ class Embedder(Protocol):
 
     `id` changes whenever the vectors would: other weights, pooling, prefix or dimensions. Vectors of two ids are never
     compared. `weak_below` is the cosine under which a best hit counts as unrelated, or None if nobody measured it.
+    `latin_only`: whether its cosines say nothing of texts in other scripts.
     """
 
     @property
@@ -50,6 +51,9 @@ class Embedder(Protocol):
 
     @property
     def weak_below(self) -> float | None: ...
+
+    @property
+    def latin_only(self) -> bool: ...
 
     def embed_documents(self, texts: Sequence[str], *, deadline_s: float | None = None) -> Matrix:
         """Return one row per text, in order. Raises Unavailable within `deadline_s`, else its own deadline."""

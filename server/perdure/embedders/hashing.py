@@ -19,6 +19,7 @@ class HashingEmbedder:
     id = "hashing-64/1"
     dimensions = 64
     weak_below = 0.5
+    latin_only = False
 
     def embed_documents(self, texts: Sequence[str], *, deadline_s: float | None = None) -> Matrix:
         vectors = [self.embed_query(text) for text in texts]

@@ -41,6 +41,7 @@ class OnnxEmbedder:
     id = LOCAL_ID
     dimensions = LOCAL_DIMENSIONS
     weak_below = LOCAL_WEAK_BELOW
+    latin_only = True
 
     def __init__(
         self, model: Path, tokenizer: Path, *, model_sha256: str, tokenizer_sha256: str, threads: int = 1

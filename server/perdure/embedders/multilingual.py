@@ -33,6 +33,7 @@ class E5Embedder:
     id = MULTILINGUAL_ID
     dimensions = MULTILINGUAL_DIMENSIONS
     weak_below = MULTILINGUAL_WEAK_BELOW
+    latin_only = False
 
     def __init__(self, *, threads: int = 1) -> None:
         """Load the weights, 0.3 s. Raises Unavailable if the package is missing or brings other weights."""

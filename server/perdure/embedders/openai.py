@@ -35,6 +35,7 @@ class OpenAIEmbedder:
     """
 
     weak_below = None
+    latin_only = False
 
     def __init__(self, settings: EmbedderSettings, *, rest_s: float = 5.0) -> None:
         self._settings = settings

@@ -20,7 +20,7 @@ from perdure.store import Reader, episodes, memories, passages, salvage, vectors
 from perdure.timing import Ask
 from perdure.tracing import span
 from perdure.types import MAX_LIMIT, MEMORY_KINDS, Asking, Episode, Hit, PageMark, Principal, Reading, Recall
-from perdure.words import Term, found_share, query_terms
+from perdure.words import Term, found_share, mostly_latin, query_terms
 
 POOL = 50  # candidates of each channel, or as many as are shown: 40, 60 and 100 found the same in ten results
 NAMES = {"memory": "memories", "turn": "history", "file": "files"}  # of the types of hits, as answers call them
@@ -319,9 +319,10 @@ class Recalling(Part):
             return 0.0  # nothing was asked
         embedder = self._core.indexer.embedder
         best = found.candidates[ranked[0].id].text if ranked else None
+        unread = embedder is not None and embedder.latin_only and not mostly_latin(question.text)
         return ranking.confidence(
             ranked,
-            home=found.home,
+            home=None if unread else found.home,
             stored=sum(found.searched.values()),
             weak_below=embedder.weak_below if embedder is not None else None,
             terms_found=found_share(question.terms, best) if best is not None else UNREAD,

@@ -40,6 +40,7 @@ class EmbedClient:
     id: str
     dimensions: int
     weak_below: float | None
+    latin_only: bool
 
     def __init__(self, data_dir: Path, settings: EmbedderSettings) -> None:
         # What is said here of the model holds before any worker runs; one that holds another model is replaced.
@@ -57,6 +58,7 @@ class EmbedClient:
                 self.id, self.dimensions, self.weak_below = known.id, known.dimensions, known.weak_below
             case _:
                 raise InvalidInput(f"embedder.kind {settings.kind!r} has no worker.")
+        self.latin_only = settings.kind == "local"
         self._deadline_s = settings.deadline_s
         # A worker a kind: the model in force and the one that is built beside it do not push each other out.
         name = "embed" if settings.kind == "local" else f"embed-{settings.kind}"
