@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -34,7 +35,7 @@ def test_a_migrated_store_has_the_schema_of_the_tables(tmp_path: Path) -> None:
     engine.dispose()
 
 
-def made(database: sqlite3.Connection) -> tuple[list[str], list[tuple[object, ...]]]:
+def made(database: sqlite3.Connection) -> tuple[list[str], list[Any]]:  # Any: rows
     """Return the schema, and the rows a store begins with."""
     rows = [database.execute(f"SELECT * FROM {name}").fetchall() for name in ("alembic_version", "index_state")]
     model = database.execute("SELECT * FROM model").fetchall()
