@@ -117,17 +117,22 @@ class Settling:
                 if not self._put and not self._uncut:
                     self._thread = None
                     return
-                put = dict(self._put)
-            for space in {space for space, _ in put}:
-                self._note_put(space, {path: each for (owner, path), each in put.items() if owner == space})
+            # Not at once: of two writes one after the other the second would wait for the noting of the first.
             self._more.wait(self._due_in())
             if not self._due_in() or self._ends < float("inf"):
+                self._note_all()
                 self._cut()
 
     def _due_in(self) -> float:
-        """Return how long to wait for more until what was written is cut."""
+        """Return how long to wait for more until what was written is settled."""
         with self._guard:
             return max(0.0, min(self._last + QUIET_S, self._first + AT_MOST_S) - time.monotonic())
+
+    def _note_all(self) -> None:
+        with self._guard:
+            put = dict(self._put)
+        for space in {space for space, _ in put}:
+            self._note_put(space, {path: each for (owner, path), each in put.items() if owner == space})
 
     def _cut(self) -> None:
         with self._guard:
