@@ -47,7 +47,12 @@ def hider(patterns: Sequence[str]) -> Callable[[str], bool]:
         expression = _compiled(f"(?:{every})(?:/(?s:.*))?", "one of them")
     except InvalidInput as exc:
         raise InvalidInput(f"The setting files.hidden: {exc}") from exc
-    return functools.lru_cache(ASKED_AGAIN)(lambda path: expression.fullmatch(f"{_folded(path)}/") is not None)
+
+    @functools.lru_cache(ASKED_AGAIN)
+    def hides(path: str) -> bool:
+        return expression.fullmatch(f"{_folded(path)}/") is not None
+
+    return hides
 
 
 def _folded(text: str) -> str:

@@ -81,14 +81,15 @@ class FileListing(Part):
         found = self._found(caller, sought)
         page: list[FileInfo] = []
         last, stopped = "", False
-        with self._core.database.read(*self._core.volumes.spaces(caller.namespace)) as tx:
+        with (
+            self._core.foreground.under_way(),
+            self._core.database.read(*self._core.volumes.spaces(caller.namespace)) as tx,
+        ):
             for stat, lines in found:
                 if len(page) == limit:
                     break
                 last = stat.path
-                if (find is None or (lines is not None and lines[0])) and (
-                    info := self._info(tx, caller, stat, lines)
-                ):
+                if (find is None or (lines is not None and lines[0])) and (info := self._info(tx, caller, stat, lines)):
                     page.append(info)
                 if stopped := time.monotonic() > deadline:
                     break
