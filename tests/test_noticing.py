@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import DEADLINE_S, Json, StdioClient, environment, run
+from perdure.service.core import Foreground
 from test_files import write
 
 PATIENCE_S = 4 * DEADLINE_S  # of a machine that is busy with other tests
@@ -96,3 +98,32 @@ def test_files_are_taken_in_without_a_question(client: StdioClient, files: Path,
     (files / "quiet.md").write_text("Nobody asked for the lynx.\n", encoding="utf-8")
 
     wait_for(lambda: status(data_dir)["stored"]["files"] == 2)
+
+
+def test_reading_waits_for_what_is_under_way_and_not_for_ever() -> None:
+    foreground = Foreground()
+    foreground.give_way(PATIENCE_S)  # nothing is: no wait
+
+    with foreground.under_way():
+        with foreground.under_way():
+            pass
+        waited = time.monotonic()
+        foreground.give_way(0.05)
+        assert time.monotonic() - waited >= 0.05
+        reader = threading.Thread(target=foreground.give_way, args=(2 * PATIENCE_S,))
+        reader.start()
+        assert reader.is_alive()
+    reader.join(PATIENCE_S)
+    assert not reader.is_alive()
+
+
+def test_files_are_read_for_recall_while_others_are_searched_all_the_time(client: StdioClient, files: Path) -> None:
+    for n in range(40):
+        (files / f"{n}.txt").write_text(f"Bird number{n} sings.\n", encoding="utf-8")
+
+    def found() -> bool:
+        searched = client.call("list_files", contains="sings", limit=100)["structuredContent"]["files"]
+        assert len(searched) == 40
+        return any(hit["path"] == "39.txt" for hit in recall(client, "number39"))
+
+    wait_for(found)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import shutil
 import sys
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
@@ -33,11 +34,19 @@ def sync_all(fds: Sequence[int]) -> None:
         for fd in fds:
             sync(fd)
         return
-    with ThreadPoolExecutor(min(len(fds) - 1, SYNCS_AT_ONCE)) as pool:
-        others = [pool.submit(sync, fd) for fd in fds[1:]]
+    others = [_syncing().submit(sync, fd) for fd in fds[1:]]
+    try:
         sync(fds[0])
+    finally:
+        wait(others)  # whoever called closes the descriptors, whose numbers then are those of other files
     for each in others:
         each.result()
+
+
+@functools.cache
+def _syncing() -> ThreadPoolExecutor:
+    """Return the threads of this process that wait for the disk. To start some for each write takes longer than it."""
+    return ThreadPoolExecutor(SYNCS_AT_ONCE, "sync")
 
 
 def sync_folder(folder: Path) -> None:

@@ -5,6 +5,7 @@ Expressions are those of RE2, which takes time linear in the text whatever it is
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from perdure.errors import InvalidInput
 
 MOST_LINES = 20  # shown of one file
 LINE_CHARS = 200  # shown of one line
+ASKED_AGAIN = 1 << 15  # paths of which it is kept whether they are hidden: each look and each search asks of all
 BEFORE = 60  # of them before what was found, where the line is longer
 
 Found = tuple[tuple[tuple[int, str], ...], bool]
@@ -45,7 +47,12 @@ def hider(patterns: Sequence[str]) -> Callable[[str], bool]:
         expression = _compiled(f"(?:{every})(?:/(?s:.*))?", "one of them")
     except InvalidInput as exc:
         raise InvalidInput(f"The setting files.hidden: {exc}") from exc
-    return lambda path: expression.fullmatch(f"{_folded(path)}/") is not None
+
+    @functools.lru_cache(ASKED_AGAIN)
+    def hides(path: str) -> bool:
+        return expression.fullmatch(f"{_folded(path)}/") is not None
+
+    return hides
 
 
 def _folded(text: str) -> str:

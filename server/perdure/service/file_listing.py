@@ -81,17 +81,15 @@ class FileListing(Part):
         found = self._found(caller, sought)
         page: list[FileInfo] = []
         last, stopped = "", False
-        with self._core.database.read(*self._core.volumes.spaces(caller.namespace)) as tx:
-            known: dict[str, files.StoredFile] = {}
-            for space in self._core.volumes.spaces(caller.namespace):
-                known |= files.last(tx, space)
+        with (
+            self._core.foreground.under_way(),
+            self._core.database.read(*self._core.volumes.spaces(caller.namespace)) as tx,
+        ):
             for stat, lines in found:
                 if len(page) == limit:
                     break
                 last = stat.path
-                if (find is None or (lines is not None and lines[0])) and (
-                    info := self._info(tx, caller, stat, known.get(stat.path), lines)
-                ):
+                if (find is None or (lines is not None and lines[0])) and (info := self._info(tx, caller, stat, lines)):
                     page.append(info)
                 if stopped := time.monotonic() > deadline:
                     break
@@ -113,14 +111,12 @@ class FileListing(Part):
             digest.update(f"{stat.path}\n".encode())
         return digest.hexdigest()
 
-    def _info(
-        self, reader: Reader, caller: Principal, stat: FileStat, row: files.StoredFile | None, lines: Found | None
-    ) -> FileInfo | None:
-        version = 1
+    def _info(self, reader: Reader, caller: Principal, stat: FileStat, lines: Found | None) -> FileInfo | None:
+        version, space = 1, self._core.owner(caller, stat.path).namespace
+        row = files.get(reader, space, stat.path)
         if row is not None and is_as_written(row, stat):
             version = row.version
         elif row is not None:
-            space = self._core.owner(caller, stat.path).namespace
             try:
                 present = self._present_at(reader, space, stat.path)
             except (NotFound, Refused):  # since it was found, it went, or something else took its place
@@ -141,6 +137,8 @@ class FileListing(Part):
         """
         core = self._core
         walks = [_walk(core.workspace_of(space), top, each) for space, top, each in self._beneath(caller, sought)]
+        if len(walks) == 1:
+            return walks[0]
         if walks or sought.notes:
             return heapq.merge(*walks, key=lambda each: each[0].path)
         owner = core.owner(caller, sought.folder)

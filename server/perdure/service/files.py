@@ -77,9 +77,8 @@ class Files(FileReading):
         once = Once(caller.namespace, idempotency_key, "write_file", path, digest, how, expected_version)
         self._core.database.check_writable()  # before the lock, which would be made anew where the directory is gone
         with self._core.files_lock.held():
-            with self._core.database.read(caller.namespace) as tx:
-                if (earlier := once.first(tx)) is not None:
-                    return FileReceipt(**earlier)
+            if (earlier := once.before(self._core.database)) is not None:
+                return FileReceipt(**earlier)
             present = self._settled(workspace, owner.namespace, path)
             self._expect(owner, workspace, path, present, expected_version)
             if how == "create" and present.on_disk is not None:
@@ -126,9 +125,8 @@ class Files(FileReading):
             return self._edited(owner.namespace, path, present, edits, dry_run=True)[0]
         self._core.database.check_writable()
         with self._core.files_lock.held():
-            with self._core.database.read(caller.namespace) as tx:
-                if (earlier := once.first(tx)) is not None:
-                    return FileEdited(**earlier)
+            if (earlier := once.before(self._core.database)) is not None:
+                return FileEdited(**earlier)
             present = self._settled(workspace, owner.namespace, path)
             self._expect(owner, workspace, path, present, expected_version)
             receipt, data = self._edited(owner.namespace, path, present, edits)
@@ -179,9 +177,8 @@ class Files(FileReading):
         once = Once(caller.namespace, idempotency_key, "delete_file", path, target, expected_version)
         self._core.database.check_writable()
         with self._core.files_lock.held():
-            with self._core.database.read(caller.namespace) as tx:
-                if (earlier := once.first(tx)) is not None:
-                    return FileDeleted(**earlier)
+            if (earlier := once.before(self._core.database)) is not None:
+                return FileDeleted(**earlier)
             present = self._settled(workspace, owner.namespace, path)
             if present.on_disk is None:
                 raise missing(path, present)
@@ -293,6 +290,8 @@ class Files(FileReading):
         self._admit_version(caller, data)
 
     def _admit_version(self, caller: Principal, data: bytes) -> None:
+        if not self._core.settings.limits.bytes:
+            return
         with self._core.database.read(caller.namespace) as reader:
             self._core.quotas.admit_bytes(reader, caller.namespace, len(data))
 

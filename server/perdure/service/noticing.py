@@ -6,8 +6,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlmodel import Session
@@ -32,10 +31,11 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S, ASKED_SHARE = 1.0, 20  # a question has the files looked at at most so often, and 20 times what one takes
 UNASKED_EVERY_S, UNASKED_SHARE = 5.0, 100  # without questions, and a hundred times as seldom as a look takes
 TAKE_S = 1.0  # that one look takes files in; what is left is for the next, which sees first what changed meanwhile
-BATCH, BATCH_BYTES = 64, 1 << 20  # files taken in by one transaction, which other writers wait for
+BATCH, BATCH_BYTES = 16, 1 << 18  # files taken in by one transaction, which other writers and searches wait for
 AGAIN_S = 60.0  # between two versions of a file that goes on changing, unless somebody asks: it may be a log
 SETTLED_S = 0.25  # a new file that was changed less long ago may be half written
-PATIENCE_S = 0.05  # that a file which is about to be taken in waits for questions under way
+PATIENCE_S, PATIENCE_TIMES = 0.05, 20  # that a file waits for what is under way, and 20 times what the last one took
+GIVES_WAY_S = 1.0  # at most
 OTHERS_S = 0.2  # between two tries to look while another process does
 SETTLE_S, SETTLE_BYTES = 0.5, 128 * 1024  # that a question settles what was written, and the largest file of it
 FIRST_S = 1.0  # that a question waits for the first look at a volume, whose files nobody wrote through Perdure
@@ -91,9 +91,6 @@ class Noticing(Seeding, Recalling):
         self._files_taken: dict[tuple[str, str], float] = {}  # when a file that had changed was taken in last
         self._looker: threading.Thread | None = None
         self._look_took_s: dict[str, float] = {}
-        self._questions = 0
-        self._quiet = threading.Event()
-        self._quiet.set()
         self._look_lease = core.database.lease("files-look")
 
     def warm_up(self) -> None:
@@ -129,7 +126,7 @@ class Noticing(Seeding, Recalling):
         if asking.cursor is None:
             self._await_first_look(volumes)
         waiting = self._settle(caller, volumes) if of_files and asking.cursor is None else 0
-        with self._question_under_way():
+        with self._core.foreground.under_way():
             answer = super().recall(caller, query, asking)
         if waiting:
             answer = _with_waiting(answer, waiting)
@@ -185,20 +182,6 @@ class Noticing(Seeding, Recalling):
         self._have_looked_at(owner, at_once=True)
         return [CHANGED.format(", ".join(changed))]
 
-    @contextmanager
-    def _question_under_way(self) -> Generator[None]:
-        """Let nothing be taken in meanwhile: reading a text holds up every thread of the process."""
-        with self._files_guard:
-            self._questions += 1
-            self._quiet.clear()
-        try:
-            yield
-        finally:
-            with self._files_guard:
-                self._questions -= 1
-                if not self._questions:
-                    self._quiet.set()
-
     # --- when to look
 
     def _have_looked_at(self, owner: Principal, *, at_once: bool = False, asked: bool = True) -> None:
@@ -253,6 +236,7 @@ class Noticing(Seeding, Recalling):
         with self._look_lease.held() as ours:
             if not ours:  # another process is at it, and may have passed what changed just now
                 return not self._core.stopping.wait(OTHERS_S)
+            self._core.foreground.give_way(GIVES_WAY_S)
             begun = time.monotonic()
             self._put_right(space)
             seen, gone, young = self._compare_files(space, asked=asked)
@@ -358,19 +342,26 @@ class Noticing(Seeding, Recalling):
         One that cannot be taken in now holds up no other, and waits for the next look that somebody asks for.
         """
         rest = list(reversed(seen))
+        took = 0.0
         while rest:
             if self._core.stopping.is_set() or time.monotonic() > until:
                 return False
             batch: list[_Read] = []
             size = 0
             while rest and len(batch) < BATCH and size < BATCH_BYTES and not (batch and rest[-1].is_document):
-                self._quiet.wait(PATIENCE_S)
+                self._give_way(took)
+                begun = time.monotonic()
                 if (read := self._read_file_seen(owner.namespace, rest.pop())) is not None:
                     batch.append(read)
                     size += len(read.data)
+                took = time.monotonic() - begun
             if batch:
+                self._give_way(took)
                 self._store_files(owner, batch)
         return True
+
+    def _give_way(self, takes_s: float) -> None:
+        self._core.foreground.give_way(min(GIVES_WAY_S, max(PATIENCE_S, PATIENCE_TIMES * takes_s)))
 
     def _read_file_seen(self, space: str, seen: _Seen) -> _Read | None:
         """Return the file with its sections, None where there is nothing to keep of it or it cannot be read now."""

@@ -11,7 +11,7 @@ from sqlmodel import Session
 
 from perdure.errors import Conflict
 from perdure.service import checks
-from perdure.store import Reader, episodes
+from perdure.store import Database, Reader, episodes
 from perdure.tables import IdempotencyRow
 from perdure.types import Appended, FileDeleted, FileEdited, FileReceipt, Forgotten, Receipt, StateReceipt
 
@@ -32,6 +32,13 @@ class Once:
         self._key = checks.label(key, "idempotency_key", limit=MAX_IDEMPOTENCY_KEY)
         self._tool = tool
         self._request = hashlib.sha256(json.dumps([tool, *request], sort_keys=True).encode()).hexdigest()
+
+    def before(self, database: Database) -> dict[str, Any] | None:
+        """Return what `first` does, of a transaction of its own; none is needed without a key."""
+        if self._key is None:
+            return None
+        with database.read(self.namespace) as reader:
+            return self.first(reader)
 
     def first(self, reader: Reader) -> dict[str, Any] | None:  # Any: the fields of whichever receipt it was
         """Return the first receipt's fields, with a note if it is that of another write with the same tool.

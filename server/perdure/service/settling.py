@@ -19,7 +19,10 @@ from perdure.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
-QUIET_S, AT_MOST_S = 0.1, 1.0  # without a write until what was written is settled, and while writes go on
+QUIET_S, AT_MOST_S = 0.1, 1.0  # without a write until what was written is cut, and while writes go on
+# The same until it is noted where it is, which the next write would wait for. Until then another process takes what a
+# person removes at once, or puts back, for what a crash left.
+NOTED_S, NOTED_AT_MOST_S = 0.02, 0.2
 UNBOUNDED_S = 3_600.0
 BATCH, BATCH_BYTES = 8, 128 * 1024  # files settled by one transaction, which other writers wait for
 
@@ -55,7 +58,7 @@ class Settling:
         self._guard = threading.Lock()
         self._put: dict[tuple[str, str], _Put] = {}  # what is not noted yet, by whose files and path
         self._uncut: set[str] = set()  # in whose files something waits that this process wrote
-        self._first = self._last = 0.0  # when the first of these was written, and the last
+        self._first = self._first_put = self._last = 0.0  # when the first of either was written, and the last
         self._more = threading.Event()
         self._thread: threading.Thread | None = None
         self._ends = float("inf")  # when nothing more is begun
@@ -68,6 +71,8 @@ class Settling:
             self._last = time.monotonic()
             if not self._uncut:
                 self._first = self._last
+            if not self._put:
+                self._first_put = self._last
             self._put[space, path] = _Put(version, mtime_us)
             self._uncut.add(space)
             self._more.set()
@@ -117,17 +122,31 @@ class Settling:
                 if not self._put and not self._uncut:
                     self._thread = None
                     return
-                put = dict(self._put)
-            for space in {space for space, _ in put}:
-                self._note_put(space, {path: each for (owner, path), each in put.items() if owner == space})
-            self._more.wait(self._due_in())
+            self._more.wait(self._noted_in())
+            if not self._noted_in():
+                self._note_all()
+            self._more.wait(0 if self._put else self._due_in())
             if not self._due_in() or self._ends < float("inf"):
+                self._note_all()
                 self._cut()
+
+    def _noted_in(self) -> float:
+        """Return how long to wait for more until it is noted what stands where."""
+        with self._guard:
+            if not self._put:
+                return 0.0
+            return max(0.0, min(self._last + NOTED_S, self._first_put + NOTED_AT_MOST_S) - time.monotonic())
 
     def _due_in(self) -> float:
         """Return how long to wait for more until what was written is cut."""
         with self._guard:
             return max(0.0, min(self._last + QUIET_S, self._first + AT_MOST_S) - time.monotonic())
+
+    def _note_all(self) -> None:
+        with self._guard:
+            put = dict(self._put)
+        for space in {space for space, _ in put}:
+            self._note_put(space, {path: each for (owner, path), each in put.items() if owner == space})
 
     def _cut(self) -> None:
         with self._guard:

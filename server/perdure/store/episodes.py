@@ -8,15 +8,23 @@ from collections.abc import Sequence
 from sqlmodel import Session, col, select
 
 from perdure.store import audit
-from perdure.store.port import Reader
+from perdure.store.port import Reader, reader_of
 from perdure.tables import EpisodeRow, IdempotencyRow
 from perdure.types import Episode, ThreadInfo
+
+COLUMNS = ("namespace", "kind", "at", "recorded_at", "agent", "thread", "role", "name", "content", "subject")
+APPEND = f"INSERT INTO episode ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) RETURNING seq"
 
 
 def append(tx: Session, rows: Sequence[EpisodeRow]) -> list[int]:
     """Append the episodes in order and return their sequence numbers, which rise. The audit tells of them too."""
-    tx.add_all(rows)
-    tx.flush()
+    if len(rows) == 1:  # as most writes have: the statement takes a tenth of the time alone
+        tx.flush()
+        (row,) = rows
+        row.seq = reader_of(tx).execute(APPEND, [getattr(row, name) for name in COLUMNS]).fetchone()[0]
+    else:
+        tx.add_all(rows)
+        tx.flush()
     audit.note_episodes(tx, rows)
     return [row.seq for row in rows if row.seq is not None]
 
