@@ -212,7 +212,7 @@ def normalized(answers: Sequence[Mapping[str, Any]]) -> list[Any]:
         kept = {name: answer.get(name) for name in ("content", "structuredContent")}
         kept["isError"] = bool(answer.get("isError"))
         text = json.dumps(kept, sort_keys=True, ensure_ascii=False)
-        text = re.sub(r"mem_\w+", "mem_", text)
+        text = re.sub(r"\b(mem|turn|file)_\w+", r"\1_", text)
         text = re.sub(r"20[23]\d-\d\d-\d\dT[0-9:.]+(Z|[+-]\d\d:\d\d)", "TIME", text)
         text = re.sub(rf"{time.strftime('%Y-%m-%d', time.gmtime())}( \d\d:\d\d)?", "TODAY", text)
         text = re.sub(r"(cursor\W+)[\w=-]{20,}", r"\1CURSOR", text)
