@@ -1,8 +1,13 @@
-"""The schema, step by step (Alembic, run from code). Alembic is imported only when there is a step to take."""
+"""The schema: a new store gets it at once (schema.sql), an older one step by step (Alembic, run from code).
+
+Alembic is imported only when there is a step to take.
+"""
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -10,6 +15,8 @@ from sqlalchemy import Connection
 from perdure.errors import Unavailable
 
 HEAD = "0012"
+SCHEMA = Path(__file__).with_name("schema.sql")
+FULL_TEXT = "passage_fts"  # whose tables beside it FTS5 makes
 
 KEPT = ("episode", "memory", "state", "summary", "reading", "file", "file_version", "idempotency", "token", "audit")
 """The tables no step may lose a row of; all others can be made from them again."""
@@ -60,7 +67,21 @@ def upgrade(connection: Connection) -> None:
         return
     refuse_unknown(reader)
     present = schema_version(reader)
-    before = counts(reader) if present is not None else {}
+    if present is None:
+        _create(connection)
+        return
+    before = counts(reader)
+    take_steps(connection)
+    lost = [table for table, rows in counts(reader).items() if rows < before.get(table, 0)]
+    if lost:
+        raise Unavailable(
+            f"The step from schema {present} to {HEAD} would lose rows of {', '.join(lost)}; it was not taken."
+            " Use the former perdure, and report this."
+        )
+
+
+def take_steps(connection: Connection) -> None:
+    """Take all steps up to HEAD from where the schema is, be it nothing."""
     from alembic import command
     from alembic.config import Config
 
@@ -68,9 +89,25 @@ def upgrade(connection: Connection) -> None:
     config.set_main_option("script_location", str(Path(__file__).parent))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
-    lost = [table for table, rows in counts(reader).items() if rows < before.get(table, 0)]
-    if lost:
-        raise Unavailable(
-            f"The step from schema {present} to {HEAD} would lose rows of {', '.join(lost)}; it was not taken."
-            " Use the former perdure, and report this."
-        )
+
+
+def statements(reader: sqlite3.Connection) -> Iterator[str]:
+    """Give the statements that make the schema of a store, without what SQLite makes by itself."""
+    made = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid"
+    for name, sql in reader.execute(made):
+        if not name.startswith(("sqlite_", f"{FULL_TEXT}_")):
+            yield f"{sql};"
+
+
+def _create(connection: Connection) -> None:
+    """Make in an empty database what all steps would."""
+    statement = ""
+    for line in SCHEMA.read_text(encoding="utf-8").splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):  # a trigger has semicolons of its own
+            connection.exec_driver_sql(statement)
+            statement = ""
+    connection.exec_driver_sql("INSERT INTO alembic_version VALUES (?)", (HEAD,))
+    token = f"g000001-{secrets.token_hex(6)}"
+    connection.exec_driver_sql("INSERT INTO model (id, generation, token, enlisted) VALUES (1, 1, ?, 1)", (token,))
+    connection.exec_driver_sql("INSERT INTO index_state (id, model) VALUES (1, 1)")
