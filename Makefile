@@ -25,7 +25,7 @@ help:
 	@echo "make bench-growth recall and remember from 1,000 to 100,000 memories, with a plot"
 	@echo "make bench-context what summaries keep, and get_context as a thread grows; DATA=DIR says where the sets lie"
 	@echo "make bench-files  file tools beside an echo, a synced write and grep"
-	@echo "make bench-server what holds on a server that many share: leaks, the same answers on every way in"
+	@echo "make bench-server what holds on servers that many share: leaks, equal answers, a server or Postgres that dies"
 	@echo "make conformance  the official protocol suite (needs Node.js)"
 	@echo "make clean        remove .venv and caches; stored memories stay"
 
@@ -109,8 +109,10 @@ bench-context: install
 bench-files: install
 	@$(BIN)/python bench/files.py $(ARGS)
 
-bench-server: install
-	@$(BIN)/python bench/server.py $(ARGS)
+# PostgreSQL comes with what the tests need.
+bench-server: install $(VENV)/.test
+	@$(BIN)/python bench/server.py $(ARGS); shared=$$?; \
+	  $(BIN)/python bench/server_replicas.py --out bench/results/replicas.md $(ARGS) && exit $$shared
 
 conformance: install $(VENV)/.test
 	@bash tests/conformance/run

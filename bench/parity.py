@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 from client import ServerGone, StdioClient
 from http_client import HttpClient, serving
 from product import data_directory
+from replicas import Postgres, postgres
 
+WAYS = ("stdio", "legacy", "modern")
 Call = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 Step = tuple[str, dict[str, Any]]
 LONG_DAY = [
@@ -93,42 +96,79 @@ SCRIPT: tuple[Step, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A kind of store and index, by the settings that choose it."""
+    """A kind of store and index, by the settings that choose it: {postgres} is the address of a new database."""
 
     name: str
     environment: Mapping[str, str]
 
+    def settings(self, new_database: Callable[[], str]) -> dict[str, str]:
+        """Return the settings for one play, which has a database of its own."""
+        if _POSTGRES not in self.environment.values():
+            return dict(self.environment)
+        url = new_database()
+        return {name: url if value == _POSTGRES else value for name, value in self.environment.items()}
 
-DEFAULT = Store("SQLite × Chroma", {})
+
+_POSTGRES = "{postgres}"
+_DATABASES = {"SQLite": {}, "Postgres": {"PERDURE_DATABASE__URL": _POSTGRES}}
+_INDEXES = {
+    "Chroma": {"PERDURE_INDEX__KIND": "chroma"},
+    "pgvector": {"PERDURE_INDEX__KIND": "pgvector", "PERDURE_INDEX__URL": _POSTGRES},
+    "Qdrant": {"PERDURE_INDEX__KIND": "qdrant"},  # its client's local store
+}
+STORES = tuple(
+    Store(f"{database} × {index}", {**truth, **chosen})
+    for database, truth in _DATABASES.items()
+    for index, chosen in _INDEXES.items()
+)
 
 
 def measure(command: Path, stores: Sequence[Store]) -> list[list[str]]:
     """Return the rows of the table: one for each store, compared with stdio on the first."""
     rows: list[list[str]] = []
     first: list[Any] | None = None
-    for store in stores:
-        played = {way: normalized(play(command, store, way)) for way in ("stdio", "legacy", "modern")}
-        first = first if first is not None else played["stdio"]
-        differ = {way: [n for n, _ in enumerate(SCRIPT) if answers[n] != first[n]] for way, answers in played.items()}
-        for way, steps in differ.items():
-            for n in steps[:3]:
-                print(f"{store.name}, {way}, step {n} {SCRIPT[n][0]}:\n  {first[n]}\n  {played[way][n]}", flush=True)
-        told = ", ".join(f"{len(steps)} {way}" for way, steps in differ.items())
-        rows.append(
-            [
-                f"the same {len(SCRIPT)}-call script on stdio, HTTP old era, HTTP new era; {store.name}",
-                f"different answers: {told}",
-                "equal after normalising",
-                "NOT reached" if any(differ.values()) else "reached",
-            ]
-        )
+    with databases() as new:
+        for store in stores:
+            played = {way: normalized(play(command, store.settings(new), way)) for way in WAYS}
+            first = first if first is not None else played["stdio"]
+            differ = {
+                way: [n for n, _ in enumerate(SCRIPT) if answers[n] != first[n]] for way, answers in played.items()
+            }
+            for way, steps in differ.items():
+                for n in steps[:3]:
+                    print(
+                        f"{store.name}, {way}, step {n} {SCRIPT[n][0]}:\n  {first[n]}\n  {played[way][n]}", flush=True
+                    )
+            told = ", ".join(f"{len(steps)} {way}" for way, steps in differ.items())
+            rows.append(
+                [
+                    f"the same {len(SCRIPT)}-call script on stdio, HTTP old era, HTTP new era; {store.name}",
+                    f"different answers: {told}",
+                    "equal after normalising",
+                    "NOT reached" if any(differ.values()) else "reached",
+                ]
+            )
     return rows
 
 
-def play(command: Path, store: Store, way: str) -> list[Mapping[str, Any]]:
+@contextmanager
+def databases() -> Generator[Callable[[], str]]:
+    """Give what makes a new database and returns its address, on a PostgreSQL that starts with the first of them."""
+    with ExitStack() as stack:
+        server: Postgres | None = None
+
+        def new() -> str:
+            nonlocal server
+            server = server or stack.enter_context(postgres())
+            return server.new_database()
+
+        yield new
+
+
+def play(command: Path, settings: Mapping[str, str], way: str) -> list[Mapping[str, Any]]:
     """Return the answers to the script on a new data directory."""
     with data_directory() as folder:
-        env = {"PERDURE_DATA_DIR": str(folder), **ENVIRONMENT, **store.environment}
+        env = {"PERDURE_DATA_DIR": str(folder), **ENVIRONMENT, **settings}
         if way == "stdio":
             client = StdioClient([str(command)], env)
             try:
@@ -172,7 +212,7 @@ def normalized(answers: Sequence[Mapping[str, Any]]) -> list[Any]:
         kept = {name: answer.get(name) for name in ("content", "structuredContent")}
         kept["isError"] = bool(answer.get("isError"))
         text = json.dumps(kept, sort_keys=True, ensure_ascii=False)
-        text = re.sub(r"mem_\w+", "mem_", text)
+        text = re.sub(r"\b(mem|turn|file)_\w+", r"\1_", text)
         text = re.sub(r"20[23]\d-\d\d-\d\dT[0-9:.]+(Z|[+-]\d\d:\d\d)", "TIME", text)
         text = re.sub(rf"{time.strftime('%Y-%m-%d', time.gmtime())}( \d\d:\d\d)?", "TODAY", text)
         text = re.sub(r"(cursor\W+)[\w=-]{20,}", r"\1CURSOR", text)

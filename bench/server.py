@@ -22,11 +22,11 @@ Part = Callable[[argparse.Namespace], list[list[str]]]
 
 def _tenants(options: argparse.Namespace) -> list[list[str]]:
     count, calls = (5, 250) if options.quick else (TENANTS, CALLS)
-    return tenants.measure(options.command, count, calls, dict(_store(options.store[-1]).environment))
+    return tenants.measure(options.command, count, calls, dict(options.store[0].environment))
 
 
 def _parity(options: argparse.Namespace) -> list[list[str]]:
-    return parity.measure(options.command, [_store(each) for each in options.store])
+    return parity.measure(options.command, options.store)
 
 
 PARTS: dict[str, Part] = {"parity": _parity, "tenants": _tenants}
@@ -59,12 +59,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--part", action="append", choices=sorted(PARTS), help="this one alone; repeat it")
     parser.add_argument("--quick", action="store_true", help="small sizes, for a look")
     parser.add_argument("--command", type=Path, default=default_command(), help="the perdure to measure")
-    parser.add_argument("--store", action="append", help="NAME:VARIABLE=VALUE,...; repeat it. Default: SQLite × Chroma")
+    parser.add_argument(
+        "--store", action="append", help="NAME:VARIABLE=VALUE,...; repeat it. Default: both databases × each index"
+    )
     parser.add_argument("--out", type=Path, help="where the table goes; of single parts only if it is given")
     options = parser.parse_args()
     options.out_was_given = options.out is not None
     options.out = options.out or ROOT / "bench" / "results" / "server.md"
-    options.store = options.store or [parity.DEFAULT.name]
+    options.store = [_store(each) for each in options.store] if options.store else list(parity.STORES)
     return options
 
 

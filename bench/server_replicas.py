@@ -230,7 +230,7 @@ def erase(command: Path, *, quick: bool) -> Rows:
             marks = {name: asyncio.run(_marked(running, token, name)) for name, token in tokens.items()}
         _run(command, environment, "erase", "--namespace", "going", "--yes")
         export = database.folder.parent / "export.jsonl"
-        _run(command, environment, "--namespace", "staying", "export", str(export))
+        _run(command, environment, "--namespace", "staying", "export", "--out", str(export))
         database.sql("CHECKPOINT")
         places = {"the data directory": directory, "the export": export, "PostgreSQL's files": database.folder}
         found = {name: _found(place, marks["going"]) for name, place in places.items()}
