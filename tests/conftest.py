@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import re
+import shutil
 import sqlite3
 import subprocess
 import threading
@@ -22,6 +23,7 @@ import pytest
 import postgres
 import warm
 from perdure.store.port import Reader, Rows, Values
+from perdure.store.postgres.database import STORE as EVERY_WRITE
 from perdure.store.postgres.reader import PostgresReader
 from warm import PERDURE, Process
 
@@ -107,6 +109,14 @@ def store_of(data_dir: Path) -> Generator[Store]:
         store.commit()
 
 
+@contextmanager
+def another_writes(data_dir: Path) -> Generator[None]:
+    """Keep everybody else from writing, as another program does that is in the middle of it; nothing is changed."""
+    with closing(Store(data_dir)) as store:
+        store.execute(f"SELECT pg_advisory_xact_lock({EVERY_WRITE})" if on_postgres() else "BEGIN IMMEDIATE")
+        yield
+
+
 def stored_bytes(data_dir: Path) -> bytes:
     """Return all that is stored, as it lies there: the files of the database, or every row of every table."""
     if not on_postgres():
@@ -115,6 +125,15 @@ def stored_bytes(data_dir: Path) -> bytes:
         tables = store.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
         rows = (row for (table,) in tables for row in store.execute(f"SELECT CAST(t AS text) FROM {table} t"))
         return "\n".join(row for (row,) in rows).encode()
+
+
+def copy_store(source: Path, target: Path, *left_out: str) -> None:
+    """Put a copy of a store that nobody has open in the place of another, without the parts of these names."""
+    if target.exists():
+        shutil.rmtree(target)
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(*left_out))
+    if on_postgres():
+        postgres.copy_database(source, target)
 
 
 def launch(

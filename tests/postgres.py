@@ -117,6 +117,13 @@ def database_of(data_dir: Path) -> str:
     return url_of(name)
 
 
+def copy_database(source: Path, target: Path) -> None:
+    """Let the database of a data directory be a copy of another's, to which nobody is connected."""
+    template, name = (urlsplit(database_of(each)).path[1:] for each in (source, target))
+    _drop(name)
+    _run(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+
+
 def new_database(name: str) -> str:
     """Return the address of a new database without a schema."""
     name = f"perdure_{os.getpid()}_{name}"

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from conftest import Json, StartHttp, StartStdio, StdioClient, environment, run, store_of
+from conftest import (
+    Json,
+    StartHttp,
+    StartStdio,
+    StdioClient,
+    copy_store,
+    environment,
+    on_postgres,
+    run,
+    store_of,
+)
 from recalls import command
 from tokens import call, make_token
 
@@ -88,29 +96,29 @@ TAMPERED = {
 }
 
 
-@pytest.mark.sqlite(reason="puts copies of the file back")
-def test_whatever_is_altered_shows(client: StdioClient, data_dir: Path) -> None:
+def tamper(data_dir: Path, statements: str) -> None:
+    with store_of(data_dir) as database:
+        for statement in statements.split(";"):
+            database.execute(statement)
+
+
+def test_whatever_is_altered_shows(client: StdioClient, data_dir: Path, tmp_path: Path) -> None:
     changed(client.call)
     whole = command(data_dir, "audit", "verify")
     assert client.end_input() == 0
-    database = data_dir / "perdure.db"
-    with closing(sqlite3.connect(database)) as live:
-        live.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    kept = database.read_bytes()
+    copy = tmp_path / "copy"
 
     for name, (statements, problem) in TAMPERED.items():
-        with closing(sqlite3.connect(database)) as tampering:
-            tampering.executescript(statements)
-            tampering.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        found = run("audit", "verify", env=environment(data_dir))
+        copy_store(data_dir, copy)
+        tamper(copy, statements)
+        found = run("audit", "verify", env=environment(copy))
         assert found.returncode == 1, name
         assert problem in found.stderr, (name, found.stderr)
-        database.write_bytes(kept)
 
     assert command(data_dir, "audit", "verify", "--head", whole["head"]) == whole
     # A chain that was made anew from its end, of which only whoever kept the former end can tell.
-    with closing(sqlite3.connect(database)) as tampering:
-        tampering.executescript("DELETE FROM audit; DELETE FROM sqlite_sequence WHERE name = 'audit'")
+    numbers = "given" if on_postgres() else "sqlite_sequence"
+    tamper(data_dir, f"DELETE FROM audit; DELETE FROM {numbers} WHERE name = 'audit'")
     assert run("audit", "verify", env=environment(data_dir)).returncode == 0
     found = run("audit", "verify", "--head", whole["head"], env=environment(data_dir))
     assert (found.returncode, whole["head"] in found.stderr) == (1, True)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Generator
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from conftest import HttpServer, Json, environment, run
+from conftest import HttpServer, Json, environment, run, store_of
 from tokens import call, make_token, message_in, post, request
 
 SHARED = {
@@ -205,7 +203,7 @@ def test_limits_hold_a_collection_by_itself(store: Store, tmp_path: Path) -> Non
         assert "holds 2 memories; the limit is 2" in run("remember", "more", "--key", key, env=env).stderr
 
 
-def test_export_import_backup_and_erasure_know_collections(store: Store, tmp_path: Path) -> None:
+def test_export_import_and_erasure_know_collections(store: Store, tmp_path: Path) -> None:
     kept = remember(store.ana, "The dunnart ladder is yellow", "shared/team/ladder")
     gone = remember(store.ana, "The dunnart cellar is zanzibarine", "shared/team/cellar")
     exported = store.answer("export", "--all-namespaces")
@@ -214,19 +212,24 @@ def test_export_import_backup_and_erasure_know_collections(store: Store, tmp_pat
     copy = environment(tmp_path / "copy", **SETTINGS, PERDURE_NAMESPACE="bo")
     assert run("import", "-", env=copy, text=exported).returncode == 0
     assert kept in run("recall", "dunnart ladder", env=copy).stdout
-    store.answer("backup", str(tmp_path / "b.zip"))
-    back = environment(tmp_path / "back", **SETTINGS, PERDURE_NAMESPACE="bo")
-    assert run("restore", str(tmp_path / "b.zip"), env=back).returncode == 0
-    assert kept in run("recall", "dunnart ladder", env=back).stdout
 
     assert "no such" in run("erase", "--memory", gone, "--yes", env=environment(store.data_dir, **SETTINGS)).stderr
     erased = store.answer("--namespace", "ana", "erase", "--memory", gone, "--yes")
     assert "Removed from collection.team: 1 embeddings, 1 memories" in erased
     assert gone not in json.dumps(hits(store.bo, "dunnart cellar")) and kept in json.dumps(hits(store.bo, "dunnart"))
-    assert run("erase", "--namespace", "collection.team", "--yes", env=back).returncode == 0
-    with closing(sqlite3.connect(tmp_path / "back" / "perdure.db")) as database:
+    assert run("erase", "--namespace", "collection.team", "--yes", env=copy).returncode == 0
+    with store_of(tmp_path / "copy") as database:
         left = database.execute("SELECT count(*) FROM memory WHERE namespace = 'collection.team'").fetchone()
     assert left == (0,)
+
+
+@pytest.mark.sqlite(reason="perdure backup")
+def test_a_backup_knows_collections(store: Store, tmp_path: Path) -> None:
+    kept = remember(store.ana, "The quokka ladder is yellow", "shared/team/quokka")
+    store.answer("backup", str(tmp_path / "b.zip"))
+    back = environment(tmp_path / "back", **SETTINGS, PERDURE_NAMESPACE="bo")
+    assert run("restore", str(tmp_path / "b.zip"), env=back).returncode == 0
+    assert kept in run("recall", "quokka ladder", env=back).stdout
 
 
 @pytest.mark.parametrize(

@@ -400,27 +400,39 @@ def test_the_command_line_has_log_show_diff_restore_edit_move_and_delete(tmp_pat
     assert failed.returncode == 1 and "no version 9" in failed.stderr
 
 
-def test_what_was_deleted_and_moved_comes_through_an_export_byte_for_byte(tmp_path: Path) -> None:
-    first, second = (environment(tmp_path / name) for name in ("a", "b"))
-    with running(tmp_path / "a") as client:
+def with_deleted_and_moved(data_dir: Path) -> None:
+    with running(data_dir) as client:
         for n in range(3):
             done(client, "write_file", path="gone.md", content=f"The heron waits {n}.\n")
         done(client, "delete_file", path="gone.md")
         done(client, "write_file", path="old.md", content="The stork flies.\n")
         done(client, "delete_file", path="old.md", move_to="new.md")
+
+
+def assert_has_deleted_and_moved(data_dir: Path) -> None:
+    with running(data_dir) as client:
+        assert [each["path"] for each in done(client, "list_files")["files"]] == ["new.md"]
+        assert text(client, "gone.md", version=3) == "The heron waits 2.\n"
+        assert (paths_with(client, "heron"), paths_with(client, "stork")) == ([], ["new.md"])
+        assert done(client, "write_file", path="gone.md", content="x")["version"] == 4
+
+
+def test_what_was_deleted_and_moved_comes_through_an_export_byte_for_byte(tmp_path: Path) -> None:
+    first, second = (environment(tmp_path / name) for name in ("a", "b"))
+    with_deleted_and_moved(tmp_path / "a")
     assert run("export", "--out", str(tmp_path / "1.jsonl"), env=first).returncode == 0
     came = run("import", str(tmp_path / "1.jsonl"), env=second)
     assert came.returncode == 0, came.stderr
     assert run("export", "--out", str(tmp_path / "2.jsonl"), env=second).returncode == 0
     assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "2.jsonl").read_bytes()
-    backup = run("backup", str(tmp_path / "c.zip"), env=first)
+    assert_has_deleted_and_moved(tmp_path / "b")
+
+
+@pytest.mark.sqlite(reason="perdure backup")
+def test_what_was_deleted_and_moved_comes_through_a_backup(tmp_path: Path) -> None:
+    with_deleted_and_moved(tmp_path / "a")
+    backup = run("backup", str(tmp_path / "c.zip"), env=environment(tmp_path / "a"))
     assert backup.returncode == 0, backup.stderr
-    third = environment(tmp_path / "c")
-    back = run("restore", str(tmp_path / "c.zip"), env=third)
+    back = run("restore", str(tmp_path / "c.zip"), env=environment(tmp_path / "c"))
     assert back.returncode == 0, back.stderr
-    for name in ("b", "c"):
-        with running(tmp_path / name) as client:
-            assert [each["path"] for each in done(client, "list_files")["files"]] == ["new.md"]
-            assert text(client, "gone.md", version=3) == "The heron waits 2.\n"
-            assert (paths_with(client, "heron"), paths_with(client, "stork")) == ([], ["new.md"])
-            assert done(client, "write_file", path="gone.md", content="x")["version"] == 4
+    assert_has_deleted_and_moved(tmp_path / "c")

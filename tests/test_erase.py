@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sqlite3
 import threading
 import time
 import zipfile
@@ -14,7 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, launch, run, store_of
+from conftest import (
+    DEADLINE_S,
+    Json,
+    StartStdio,
+    StdioClient,
+    copy_store,
+    environment,
+    launch,
+    on_postgres,
+    run,
+    store_of,
+    stored_bytes,
+)
 from perdure.archive import open_copy, unpack
 from perdure.service.compaction import ROLE
 from recalls import INDEX
@@ -31,23 +41,32 @@ def erase(data_dir: Path, *arguments: str, status: int = 0, index: Mapping[str, 
 
 
 def left_of(*folders: Path, mark: str = MARK) -> list[str]:
-    """Return the files with a mark in their bytes, in letters of any case and as JSON writes it, or in their names."""
+    """Return the files with a mark in their bytes, in letters of any case and as JSON writes it, or in their names.
+
+    Where the rows of a store lie elsewhere, they are looked at too.
+    """
     wanted = {mark.lower().encode(), json.dumps(mark.lower())[1:-1].encode()}
     found: list[str] = []
+
+    def holds(data: bytes) -> bool:
+        return any(each in data.lower() for each in wanted) or mark.encode() in data
+
     for path in (path for folder in folders for path in folder.rglob("*")):
         if mark in path.name:
             found.append(str(path))
-        if path.is_file() and not path.is_symlink():
-            data = path.read_bytes()
-            if any(each in data.lower() for each in wanted) or mark.encode() in data:
-                found.append(str(path))
+        if path.is_file() and not path.is_symlink() and holds(path.read_bytes()):
+            found.append(str(path))
+    if on_postgres():
+        stores = (folder for folder in folders if (folder / "workspace").is_dir())
+        found += [f"the database of {each}" for each in stores if holds(stored_bytes(each))]
     return found
 
 
 def words_of(data_dir: Path, begin: str = MARK) -> list[str]:
     """Return the words of the full-text index that begin so: on its pages each is written as what is new of it."""
+    table = "word" if on_postgres() else "passage_vocab"
     with store_of(data_dir) as database:
-        found = database.execute("SELECT term FROM passage_vocab WHERE term GLOB ?", (f"{begin}*",))
+        found = database.execute(f"SELECT term FROM {table} WHERE term >= ? AND term < ?", (begin, f"{begin}~"))
         return [term for (term,) in found]
 
 
@@ -104,18 +123,14 @@ def embedded(data_dir: Path) -> bool:
         return not database.execute("SELECT count(*) FROM chunk WHERE embedding IS NULL AND deleted = 0").fetchone()[0]
 
 
-@pytest.mark.sqlite(reason="backups, and the bytes of the file")
 def test_b98_b100_a_namespace_leaves_every_file_while_servers_run_and_the_others_stay(
-    start_stdio: StartStdio, data_dir: Path, tmp_path: Path
+    start_stdio: StartStdio, data_dir: Path
 ) -> None:
     clients = {name: start_stdio("--namespace", name, **INDEX) for name in ("ana", "bo")}
     for client, mark in zip(clients.values(), (MARK, KEPT), strict=True):
         client.initialize()
         fill(client, mark)
     until(lambda: embedded(data_dir))
-    backups = tmp_path / "backups"
-    backups.mkdir()
-    assert run("backup", str(backups / "one.zip"), env=environment(data_dir)).returncode == 0
     aside = data_dir / "workers" / "index" / "damaged-g000001-abc-1"
     aside.mkdir()
     (aside / "data_level0.bin").write_bytes(b"".join(vectors_of(data_dir, "ana")))
@@ -127,17 +142,19 @@ def test_b98_b100_a_namespace_leaves_every_file_while_servers_run_and_the_others
 
     would = run("erase", "--namespace", "ana", "--dry-run", "--json", env=environment(data_dir))
     assert json.loads(would.stdout)["removed"]["turns"] == 18
-    assert left_of(backups)
-    receipt = erase(data_dir, "--namespace", "ana", "--backups", str(backups), index=INDEX)
+    receipt = erase(data_dir, "--namespace", "ana", index=INDEX)
 
-    assert left_of(data_dir, backups) == []
-    assert left_of(data_dir, backups, mark=f"{SPOKEN} gardener told me") != []  # bo says so, and the receipt tells
+    assert left_of(data_dir) == []
+    assert left_of(data_dir, mark=f"{SPOKEN} gardener told me") != []  # bo says so, and the receipt tells
     assert words_of(data_dir) == []
     kept = set(vectors_of(data_dir, "bo"))
     bytes_of = {path: path.read_bytes() for path in data_dir.rglob("*") if path.is_file()}
+    with store_of(data_dir) as database:
+        bytes_of[Path("database")] = b"".join(
+            each or b"" for (each,) in database.execute("SELECT embedding FROM chunk")
+        )
     assert [p for p, data in bytes_of.items() for each in vectors if each not in kept and each in data] == []
     assert (receipt["found"], receipt["refused"]) == ([], [])
-    assert receipt["backups"] == [str(backups / "one.zip")]
     assert receipt["removed"]["turns"] == 18
     assert receipt["removed"]["memories"] == 4
     assert receipt["also_said_elsewhere"] > 0
@@ -154,7 +171,27 @@ def test_b98_b100_a_namespace_leaves_every_file_while_servers_run_and_the_others
     assert not ana.call("write_file", path="new.md", content="anew\n")["isError"]
     assert ana.call("recall", query="which colour has the gate")["structuredContent"]["hits"]
     assert ana.call("list_files")["structuredContent"]["files"][0]["version"] == 1
-    # What it was taken from is whole: the backup restores, with all of the other.
+
+
+@pytest.mark.sqlite(reason="perdure backup")
+def test_a_namespace_leaves_a_backup_and_it_restores_with_all_of_the_other(
+    start_stdio: StartStdio, data_dir: Path, tmp_path: Path
+) -> None:
+    clients = {name: start_stdio("--namespace", name) for name in ("ana", "bo")}
+    for client, mark in zip(clients.values(), (MARK, KEPT), strict=True):
+        client.initialize()
+        fill(client, mark)
+    backups = tmp_path / "backups"
+    backups.mkdir()
+    assert run("backup", str(backups / "one.zip"), env=environment(data_dir)).returncode == 0
+    before = looks(clients["bo"])
+    assert left_of(backups)
+
+    receipt = erase(data_dir, "--namespace", "ana", "--backups", str(backups))
+
+    assert left_of(data_dir, backups) == []
+    assert (receipt["found"], receipt["refused"]) == ([], [])
+    assert receipt["backups"] == [str(backups / "one.zip")]
     elsewhere = tmp_path / "elsewhere"
     assert run("restore", str(backups / "one.zip"), env=environment(elsewhere)).returncode == 0
     restored = start_stdio("--data-dir", str(elsewhere), "--namespace", "bo")
@@ -163,7 +200,6 @@ def test_b98_b100_a_namespace_leaves_every_file_while_servers_run_and_the_others
     assert restored.call("read_file", path=f"{KEPT}.md") == before[2]
 
 
-@pytest.mark.sqlite(reason="the bytes of the file")
 def test_a_thread_leaves_with_its_memories_and_summaries_and_no_other_thread_changes(
     start_stdio: StartStdio, data_dir: Path
 ) -> None:
@@ -201,9 +237,8 @@ def test_a_thread_leaves_with_its_memories_and_summaries_and_no_other_thread_cha
     assert client.call("list_history", thread="one")["structuredContent"]["episodes"] == []
 
 
-@pytest.mark.sqlite(reason="the words of FTS5")
 def test_a_memory_leaves_with_what_it_superseded_and_from_notes_as_they_are_and_were(
-    client: StdioClient, data_dir: Path, tmp_path: Path
+    client: StdioClient, data_dir: Path
 ) -> None:
     line = f"- The {MARK}5 grows beside the {SPOKEN} gate\n"
     client.call("write_file", path="MEMORY.md", content=f"# Garden\n\n{line}- The {KEPT}1 grows at the pond\n")
@@ -226,10 +261,10 @@ def test_a_memory_leaves_with_what_it_superseded_and_from_notes_as_they_are_and_
         former = client.call("read_file", path="MEMORY.md", version=version)["content"][0]["text"]
         assert f"The {KEPT}1 grows at the pond" in former
     assert client.call("recall", query=f"{KEPT}1 pond")["structuredContent"]["hits"]
-    assert run("backup", str(tmp_path / "b.zip"), env=environment(data_dir)).returncode == 0
+    assert run("export", env=environment(data_dir)).returncode == 0  # which reads every version that is named
 
 
-@pytest.mark.sqlite(reason="backups")
+@pytest.mark.sqlite(reason="perdure backup")
 def test_what_a_restore_set_aside_and_what_is_no_backup_are_dealt_with_or_named(
     start_stdio: StartStdio, data_dir: Path, tmp_path: Path
 ) -> None:
@@ -267,7 +302,6 @@ def test_what_a_restore_set_aside_and_what_is_no_backup_are_dealt_with_or_named(
     assert not (data_dir / "erasing.jsonl").exists()
 
 
-@pytest.mark.sqlite(reason="puts copies of the file back")
 def test_an_erasure_that_is_killed_is_ended_by_the_next_and_never_taken_for_done(
     start_stdio: StartStdio, data_dir: Path, tmp_path: Path
 ) -> None:
@@ -277,13 +311,16 @@ def test_an_erasure_that_is_killed_is_ended_by_the_next_and_never_taken_for_done
     until(lambda: embedded(data_dir))
     assert client.end_input() == 0
     journal, full = data_dir / "erasing.jsonl", tmp_path / "full"
-    shutil.copytree(data_dir, full, ignore=shutil.ignore_patterns("workers"))
+    copy_store(data_dir, full, "workers")
 
     def rows() -> int:
-        with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+        with store_of(data_dir) as database:
             return database.execute("SELECT count(*) FROM memory").fetchone()[0]
 
     def vacuumed() -> bool:
+        if on_postgres():
+            with store_of(data_dir) as database:
+                return not database.execute("SELECT pg_relation_size('memory')").fetchone()[0]
         log = data_dir / "perdure.db-wal"
         return not rows() and (not log.exists() or not log.stat().st_size)
 
@@ -295,8 +332,7 @@ def test_an_erasure_that_is_killed_is_ended_by_the_next_and_never_taken_for_done
         vacuumed,
     ]
     for moment in moments:
-        shutil.rmtree(data_dir)
-        shutil.copytree(full, data_dir)
+        copy_store(full, data_dir)
         said = tmp_path / "said"
         with said.open("w+b") as out:
             files: dict[str, int] = dict.fromkeys(("stdin", "stdout", "stderr"), out.fileno())

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from conftest import stored_bytes
 from perdure import questions
 from perdure.types import Turn
 from test_cli import CommandLine
@@ -55,7 +56,7 @@ def timeless(found: Any) -> Any:  # Any: JSON
 
 def test_every_statement_of_a_small_store_is_found_and_the_same_seed_asks_the_same(cli: CommandLine) -> None:
     store(cli, PLAIN)
-    before = hashlib.sha256((cli.data_dir / "perdure.db").read_bytes()).hexdigest()
+    before = hashlib.sha256(stored_bytes(cli.data_dir)).hexdigest()
     history = cli.json("history", "--limit", "100")
 
     first = cli.json("evaluate", "--seed", "3")
@@ -73,7 +74,7 @@ def test_every_statement_of_a_small_store_is_found_and_the_same_seed_asks_the_sa
     assert first["degraded"] == 0 and 0 < first["p50_ms"] <= first["p95_ms"]
     assert timeless(first) == timeless(again)
     assert cli.json("history", "--limit", "100") == history
-    assert hashlib.sha256((cli.data_dir / "perdure.db").read_bytes()).hexdigest() == before
+    assert hashlib.sha256(stored_bytes(cli.data_dir)).hexdigest() == before
 
 
 def test_other_words_are_not_found_by_words_alone(cli: CommandLine) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from conftest import Json, StartStdio, StdioClient, environment, run
+from conftest import Json, StartStdio, StdioClient, environment, run, store_of
 from index_servers import Line, chroma_server, postgres, postgres_database, target_of
 from perdure.backends import Backends
 from perdure.embedders import Matrix, Vector
@@ -314,6 +312,7 @@ def test_an_erasure_removes_the_vectors_from_where_they_were(start_stdio: StartS
     assert not backend.client().open(former)
 
 
+@pytest.mark.sqlite(reason="perdure backup")
 @pytest.mark.parametrize("backend", ["pgvector"], indirect=True)
 def test_a_restored_store_has_an_index_of_its_own(start_stdio: StartStdio, backend: Backend, tmp_path: Path) -> None:
     stored(start_stdio, backend)
@@ -334,7 +333,7 @@ def behind_its_back(backend: Backend) -> None:
 
 
 def token_of(data_dir: Path) -> str:
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as database:
+    with store_of(data_dir) as database:
         return database.execute("SELECT token FROM model").fetchone()[0]
 
 

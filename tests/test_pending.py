@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Generator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from conftest import StartStdio, StdioClient, store_of
+from conftest import StartStdio, StdioClient, on_postgres, store_of
 from recalls import INDEX, append, command, done, recall, remember, texts
 from test_reindex import Endpoint, sql, until
 
@@ -31,10 +32,8 @@ def asked(endpoint: Endpoint) -> int:
 
 def waits_s(data_dir: Path) -> float:
     """Return for how long the one refused text waits for its next try."""
-    seconds_left = "(julianday(coalesce(retry_at, 'now')) - julianday('now')) * 86400"
-    ((seconds,),) = sql(data_dir, f"SELECT {seconds_left} FROM chunk WHERE embedding IS NULL")
-    assert isinstance(seconds, float), seconds
-    return seconds
+    ((at,),) = sql(data_dir, "SELECT retry_at FROM chunk WHERE embedding IS NULL")
+    return (datetime.fromisoformat(str(at)) - datetime.now(UTC)).total_seconds() if at else 0.0
 
 
 def test_a_refused_text_is_asked_for_a_few_times_then_rarely_and_status_says_what_to_do(
@@ -133,12 +132,14 @@ def forgotten(data_dir: Path, id: str, count: int) -> None:
             ("passage", "id", passage, {"id": f"{last} + n", "subject": "'mem_' || n"}),
             ("passage_fts", "rowid", passage, {"rowid": f"{last} + n"}),
         ):
-            known = [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")]
+            known = [name for name, *_ in db.execute(f"SELECT * FROM {table} LIMIT 0").description]
             values = {name: f"former.{name}" for name in known} | new
             statement = FORGOTTEN.format(
                 table=table, key=key, columns=", ".join(values), values=", ".join(values.values())
             )
             db.execute(statement, (count, of))
+        if on_postgres():  # which does not look at the numbers that rows brought
+            db.execute("SELECT setval(pg_get_serial_sequence('passage', 'id'), max(id)) FROM passage")
         assert db.execute("SELECT count(*) FROM memory WHERE forgotten_at IS NOT NULL").fetchone()[0] >= count
 
 

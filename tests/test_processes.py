@@ -6,19 +6,29 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from conftest import DEADLINE_S, META, Json, StartHttp, StartStdio, StdioClient, environment, run
+from conftest import (
+    DEADLINE_S,
+    META,
+    Json,
+    StartHttp,
+    StartStdio,
+    StdioClient,
+    another_writes,
+    environment,
+    on_postgres,
+    run,
+)
 from recalls import INDEX
 
 SEED = 20261130
@@ -179,7 +189,6 @@ def test_a_writer_beside_two_that_never_pause_is_not_starved(start_stdio: StartS
     assert min(written) * 4 > max(written), written
 
 
-@pytest.mark.sqlite(reason="the locks of the file")
 def test_b14_b16_a_lock_that_another_program_holds_is_named_and_reading_goes_on(
     start_stdio: StartStdio, data_dir: Path
 ) -> None:
@@ -188,50 +197,59 @@ def test_b14_b16_a_lock_that_another_program_holds_is_named_and_reading_goes_on(
 
     writer, reader = opened(start_stdio), opened(start_stdio)
     writer.call("remember", content="The parcel arrives on Friday")
-    other = sqlite3.connect(data_dir / "perdure.db", isolation_level=None)
-    try:
-        other.execute("BEGIN IMMEDIATE")
+    named = "Others have been writing" if on_postgres() else "locked"
+    with another_writes(data_dir):
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(writer.call, "remember", content="The parcel came")
             for _ in range(50):
                 assert recall(reader, "parcel")["hits"]
                 assert not reader.call("list_history")["isError"]
             refused = writing.result(DEADLINE_S)
-        assert refused["isError"] and "locked" in refused["content"][0]["text"], refused
-        assert "locked" in blocked()
-        other.execute("ROLLBACK")
-    finally:
-        other.close()
+        assert refused["isError"] and named in refused["content"][0]["text"], refused
+        assert named in blocked()
     assert not blocked()
     assert not writer.call("remember", content="The parcel came")["isError"]
     assert set(contents(reader)) == {"The parcel arrives on Friday", "The parcel came"}
 
 
-@pytest.mark.sqlite(reason="the locks of the file")
+@contextmanager
+def one_stands_still(data_dir: Path) -> Generator[None]:
+    """Hold what a server holds that is stopped in the middle of a write."""
+    if on_postgres():
+        with another_writes(data_dir):
+            yield
+        return
+    stopped = subprocess.Popen(["flock", str(data_dir / "write.lock"), "sleep", "600"])
+    try:
+        yield
+    finally:
+        subprocess.run(["pkill", "-P", str(stopped.pid)], check=False)
+        stopped.kill()
+        stopped.wait()
+
+
+def at_once(client: StdioClient, count: int, tool: str, **arguments: str) -> list[Json]:
+    """Send so many of one call without waiting for answers, and return their results."""
+    for n in range(count):
+        message = {"jsonrpc": "2.0", "id": f"at once {n}", "method": "tools/call"}
+        client.send(message | {"params": {"name": tool, "arguments": arguments}})
+    return [client.reply(f"at once {n}")["result"] for n in range(count)]
+
+
 def test_a_writer_that_stands_still_costs_the_others_their_deadline_and_no_thread_each(
     start_stdio: StartStdio, data_dir: Path
 ) -> None:
     client = opened(start_stdio)
     client.call("remember", content="The kettle is in the left cupboard")
-    # What a server does that is stopped in the middle of a write.
-    stopped = subprocess.Popen(["flock", str(data_dir / "write.lock"), "sleep", "600"])
-    try:
-        until(lambda: client.call("remember", content="It was moved")["isError"], bool)
-        asked = {"name": "recall", "arguments": {"query": "kettle"}}
-        for n in range(5):  # at once, so that what questions keep open is open
-            client.send({"jsonrpc": "2.0", "id": f"asked {n}", "method": "tools/call", "params": asked})
-        for n in range(5):
-            client.reply(f"asked {n}")
+    with one_stands_still(data_dir):
+        until(lambda: at_once(client, 3, "remember", content="It was moved")[0]["isError"], bool)
+        at_once(client, 5, "recall", query="kettle")  # so that what questions keep open is open
         before = descriptors(client)
-        for _ in range(3):
-            assert "writing" in client.call("remember", content="It was moved")["content"][0]["text"]
+        for refused in at_once(client, 3, "remember", content="It was moved"):
+            assert "writing" in refused["content"][0]["text"]
         assert recall(client, "kettle")["hits"]
         assert descriptors(client) <= before
         assert "writing" in json.loads(command(data_dir, "status", "--json"))["writes_blocked"]
-    finally:
-        subprocess.run(["pkill", "-P", str(stopped.pid)], check=False)
-        stopped.kill()
-        stopped.wait()
     until(lambda: client.call("remember", content="It was moved again")["isError"], lambda refused: not refused)
 
 

@@ -17,6 +17,8 @@ from pyrage import decrypt, passphrase, x25519
 
 from test_cli import PERDURE, CommandLine
 
+pytestmark = pytest.mark.sqlite(reason="backups are of a store in a file")
+
 SECRET = "correct horse battery staple"
 SAID = "The zanzibarine gate is green."
 MANY_BYTES = 96 * 1024 * 1024

@@ -55,7 +55,7 @@ def test_b03_what_prints_to_stdout_lands_on_stderr(start_stdio: StartStdio, tmp_
 import logging, os, sys
 logging.basicConfig(stream=sys.stdout, level=logging.DEBUG)
 def shout(event, args):
-    if event == "sqlite3.connect":
+    if event == "sqlite3.connect" or (event == "import" and args[0] == "psycopg"):
         print("x from print", flush=True)
         os.write(1, b"x from the descriptor\\n")
         os.system("echo x from a child")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from conftest import DEADLINE_S, StartHttp, StartStdio, environment, run, store_of
+from conftest import DEADLINE_S, StartHttp, StartStdio, another_writes, environment, run, store_of
 from perdure.tokens import digest, is_secret, new_secret
 from tokens import call, listed, make_token, post, request, status_of
 
@@ -173,14 +171,11 @@ def test_the_last_use_is_noted_beside_the_calls_and_once_a_minute(start_http: St
     assert listed(data_dir)[id]["used_at"] == first
 
 
-@pytest.mark.sqlite(reason="the lock of the file")
 def test_a_call_does_not_wait_for_the_use_of_its_token_to_be_written(start_http: StartHttp, data_dir: Path) -> None:
     token, id = make_token(data_dir)
     server = start_http()
-    with closing(sqlite3.connect(data_dir / "perdure.db", isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")  # nobody else can write
+    with another_writes(data_dir):
         assert status_of(server, token) == 200
-        other.execute("ROLLBACK")
     until(lambda: "used_at" in listed(data_dir)[id])
 
 

@@ -12,6 +12,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine
 
+from conftest import copy_store
 from perdure import migrations
 from torture import history
 from torture.history import Operation, Outcome, Verdict
@@ -101,7 +102,7 @@ class Site:
     def copy(self) -> Path:
         made = self._copies / str(next(self._numbers))
         if self._prepared.exists():
-            shutil.copytree(self._prepared, made)
+            copy_store(self._prepared, made)
         return made
 
     def check(self, data_dir: Path, operations: list[Operation], where: str) -> Verdict:
@@ -112,7 +113,7 @@ class Site:
         again = self.perdure.run(data_dir, "history", "--limit", "100", "--order", "oldest", "--json").json()
         if [each["seq"] for each in again["episodes"]] != [each["seq"] for each in seen.episodes]:
             verdict.broken.append(f"{where}: history is another the second time")
-        verdict.add(history.check_pages(data_dir))
+        verdict.add(history.check_database(data_dir))
         if verdict.right:
             shutil.rmtree(data_dir)
         return verdict

@@ -15,7 +15,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Literal
 
-from conftest import Json, StdioClient
+from conftest import Json, StdioClient, on_postgres, store_of
 from torture.injection import CommandLine, Ended, Plan
 
 UNKNOWN_WORDS = "may have been stored"
@@ -168,7 +168,7 @@ class Verdict:
     lost: list[str] = field(default_factory=list[str])
     torn: list[str] = field(default_factory=list[str])
     risen: list[str] = field(default_factory=list[str])  # refused, and there all the same
-    broken: list[str] = field(default_factory=list[str])  # what SQLite's own check says, an answer that changed
+    broken: list[str] = field(default_factory=list[str])  # what a check of the database says, an answer that changed
 
     def add(self, other: Verdict) -> None:
         self.acknowledged += other.acknowledged
@@ -262,9 +262,34 @@ def _check_file(seen: Seen, path: str, writes: list[Operation], verdict: Verdict
             verdict.risen.append(f"{name}, which was {operation.outcome.name}")
 
 
-def check_pages(data_dir: Path) -> Verdict:
-    """Have SQLite examine every page, its references and the words of the full-text table."""
+# What triggers of Postgres keep, beside what it is kept of.
+COUNTED = (
+    (
+        "SELECT namespace, term, passages FROM word",
+        "SELECT namespace, term, count(*) FROM passage_fts, jsonb_object_keys(counts) AS term GROUP BY namespace, term",
+    ),
+    (
+        "SELECT namespace, passages, words FROM words_in_all WHERE passages > 0",
+        "SELECT namespace, count(*), sum(length) FROM passage_fts GROUP BY namespace",
+    ),
+    (
+        "SELECT namespace, type, passages FROM in_reach WHERE passages > 0",
+        "SELECT namespace, type, count(*) FROM passage WHERE hidden = 0 AND superseded_at IS NULL"
+        " GROUP BY namespace, type",
+    ),
+    ("SELECT id FROM passage", "SELECT rowid FROM passage_fts"),
+)
+
+
+def check_database(data_dir: Path) -> Verdict:
+    """Have the database examined: every page, reference and word of SQLite's; in Postgres what triggers count."""
     verdict = Verdict()
+    if on_postgres():
+        with store_of(data_dir) as store:
+            for kept, of in COUNTED:
+                one, other = ({tuple(row) for row in store.execute(each)} for each in (kept, of))
+                verdict.broken += [f"{data_dir}: {kept}: {each}" for each in one ^ other]
+        return verdict
     with closing(sqlite3.connect(data_dir / "perdure.db")) as store:
         found = [str(row) for row in store.execute("PRAGMA integrity_check") if row != ("ok",)]
         found += [str(row) for row in store.execute("PRAGMA foreign_key_check")]

@@ -14,6 +14,8 @@ from torture.cases import Case, Site, some_of_everything
 from torture.conftest import MakePlan, Report, Scale
 from torture.injection import Action, CommandLine, Plan
 
+pytestmark = pytest.mark.sqlite(reason="backups are of a store in a file")
+
 SEED = 20261205
 EVERY = 1_000_000
 

@@ -16,6 +16,8 @@ from torture.conftest import Report, Scale
 from torture.history import Operation
 from torture.injection import CommandLine, Ended
 
+pytestmark = pytest.mark.sqlite(reason="damaged pages of the file")
+
 SEED = 20261203
 PAGE = 4096
 

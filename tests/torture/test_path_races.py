@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import StartStdio
+from conftest import StartStdio, stored_bytes
 from path_escapes import CANARY, Calls, answers, digest_tree, plant_canaries, said
 from torture import injection
 from torture.conftest import Report, Scale
@@ -117,10 +117,11 @@ def test_names_swapped_for_links_during_calls_let_nothing_out_or_in(
     report(f"{done:,} swaps during {outcomes.total():,} calls")
     assert digest_tree(files.parent, without=files, but=("versions",)) == before
     assert not [path for path in kept(data_dir) if CANARY.encode() in path.read_bytes()]
+    assert CANARY.encode() not in stored_bytes(data_dir)
     assert not client.call("write_file", path="after.md", content="own\n")["isError"]
 
 
 def kept(data_dir: Path) -> list[Path]:
-    """Return every file in which the server may have stored what it read."""
+    """Return every version in which the server may have stored what it read."""
     versions = data_dir / "workspace" / "default" / "versions"
-    return [*data_dir.glob("perdure.db*"), *(each for each in versions.rglob("*") if each.is_file())]
+    return [each for each in versions.rglob("*") if each.is_file()]

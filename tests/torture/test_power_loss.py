@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
+
 from conftest import PERDURE, Json, StdioClient, environment
 from torture import history
 from torture.conftest import MakePlan, Report, Scale
 from torture.history import Operation, Outcome, Verdict
 from torture.injection import Action, CommandLine
 from torture.replay import Change, Disk, changes_until, read_record
+
+pytestmark = pytest.mark.sqlite(reason="what the disk under the file kept; a server of Postgres has its own")
 
 SEED = 20261202
 WRITES = 24
@@ -115,7 +119,7 @@ def replay(recorded: Recorded, perdure: CommandLine, folder: Path, count: int) -
 def examine(perdure: CommandLine, left: Path, operations: list[Operation], where: str) -> Verdict:
     seen = history.look(lambda calls: perdure.converse(left / "data", calls), operations)
     found = history.check(seen, operations, where=where)
-    found.add(history.check_pages(left / "data"))
+    found.add(history.check_database(left / "data"))
     if found.right:
         shutil.rmtree(left)
     return found

@@ -83,10 +83,10 @@ def kill_rounds(data_dir: Path, seed: int, rounds: int) -> Verdict:
         last = max((episode["seq"] for episode in seen.episodes), default=last)
         verdict.add(history.check(seen, operations, where=f"kill {n} of seed {seed}"))
         if n % PAGE_EVERY == 0:
-            verdict.add(history.check_pages(data_dir))
+            verdict.add(history.check_database(data_dir))
     client.end_input()
     client.stop()
-    verdict.add(history.check_pages(data_dir))
+    verdict.add(history.check_database(data_dir))
     return verdict
 
 

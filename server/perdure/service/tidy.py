@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 from sqlmodel import Session
 
@@ -157,7 +158,8 @@ class Tidying(Part):
             before = len(archived.archived_at(tx, caller.namespace, stamp, NO_LIMIT))
         if plan.archives:
             begun.mark(stamp)
-        work = _Work(self._core.database.write, caller, {memory.id: memory for memory in kept}, now, stamp)
+        write = partial(self._core.database.write, caller.namespace, token=caller.token)
+        work = _Work(write, caller, {memory.id: memory for memory in kept}, now, stamp)
         done, digests = work.run(plan)
         begun.end()
         if digests:
