@@ -118,9 +118,11 @@ def database_of(data_dir: Path) -> str:
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """Let the database of a data directory be a copy of another's, to which nobody is connected."""
+    """Let the database of a data directory be a copy of another's; whoever is still connected to either is cut off."""
     template, name = (urlsplit(database_of(each)).path[1:] for each in (source, target))
     _drop(name)
+    ours = sql.SQL("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = {}")
+    _run(ours.format(sql.Literal(template)))  # of a process that was killed, Postgres learns a moment later
     _run(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
 
 

@@ -231,7 +231,7 @@ def one_stands_still(data_dir: Path) -> Generator[None]:
 def at_once(client: StdioClient, count: int, tool: str, **arguments: str) -> list[Json]:
     """Send so many of one call without waiting for answers, and return their results."""
     for n in range(count):
-        message = {"jsonrpc": "2.0", "id": f"at once {n}", "method": "tools/call"}
+        message: Json = {"jsonrpc": "2.0", "id": f"at once {n}", "method": "tools/call"}
         client.send(message | {"params": {"name": tool, "arguments": arguments}})
     return [client.reply(f"at once {n}")["result"] for n in range(count)]
 

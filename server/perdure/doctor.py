@@ -74,7 +74,8 @@ def examine(settings: Settings) -> list[Finding]:
     place = Place(settings.data_dir, record_of(settings.data_dir))
     found = [*_storage(settings.data_dir), *_room(settings.data_dir), *_volumes(settings)]
     if settings.database.url is not None:
-        return [*found, *_postgres(settings), *_kept(settings.data_dir), *_model(settings)]
+        access = _access(place) if settings.data_dir.is_dir() else ()  # files lie there
+        return [*found, *access, *_postgres(settings), *_kept(settings.data_dir), *_model(settings)]
     if place.is_missing():
         found.append(_absent(place))
     else:
@@ -174,12 +175,9 @@ def _store(place: Place, settings: Settings) -> Iterator[Finding]:
     except Unavailable as exc:
         yield _unrecognised(place, exc)
         return
-    barrier = place.barrier()
-    if barrier is not None:
-        yield Finding("permissions", "failure", f"The data directory is read-only: {barrier.why}.", barrier.fix)
-    yield from _privacy(place)
+    yield from _access(place)
     try:
-        with closing(_opened(place, read_only=barrier is not None)) as reader:
+        with closing(_opened(place, read_only=place.barrier() is not None)) as reader:
             yield from _contents(reader, settings)
     except sqlite3.DatabaseError as exc:
         if exc.sqlite_errorcode == sqlite3.SQLITE_ERROR:
@@ -221,7 +219,10 @@ def _opened(place: Place, *, read_only: bool) -> sqlite3.Connection:
     return reader
 
 
-def _privacy(place: Place) -> Iterator[Finding]:
+def _access(place: Place) -> Iterator[Finding]:
+    barrier = place.barrier()
+    if barrier is not None:
+        yield Finding("permissions", "failure", f"The data directory is read-only: {barrier.why}.", barrier.fix)
     # Only what others can reach: the directory's mode shuts them out of all that is in it.
     mode = place.directory.stat().st_mode & 0o777
     if mode & 0o077:
@@ -231,7 +232,7 @@ def _privacy(place: Place) -> Iterator[Finding]:
             f"Others on this machine may look into the data directory (mode {mode:04o}).",
             f"chmod 700 {place.directory}",
         )
-    elif place.barrier() is None:
+    elif barrier is None:
         yield Finding("permissions", "ok", "The data directory is this user's alone, and can be written.")
 
 
