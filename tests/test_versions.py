@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from conftest import Json, StdioClient, environment, run, store_of
 from perdure.backup import back_up, restore
+from perdure.kept import content_place, former_place
 from perdure.pruning import KeptVersion, plan
 from perdure.settings import FilesSettings
-from perdure.workspace import content_place, former_place
 from recalls import command, done, refused, running
 
 KEEP_TWO = {"PERDURE_FILES__KEEP_VERSIONS": "2"}

@@ -18,8 +18,9 @@ from perdure.service.settling import Settling
 from perdure.settings import Settings
 from perdure.sharing import Collections
 from perdure.store import Database, FairLock, files, open_database
+from perdure.tree import Workspace
 from perdure.volumes import Volume, Volumes, VolumeWorkspace, read_settings
-from perdure.workspace import Workspace
+from perdure.workspace import DirectoryWorkspace
 
 EMBEDDING_THREADS = 8  # questions that may wait for their vector at once
 
@@ -93,13 +94,13 @@ def _workspaces(database: Database, volumes: Volumes) -> Callable[[str], Workspa
                 if (volume := volumes.by_space(namespace)) is not None:
                     opened[namespace] = open_volume(database, volume)
                 else:
-                    opened[namespace] = Workspace(database.directory / "workspace" / namespace)
+                    opened[namespace] = DirectoryWorkspace(database.directory / "workspace" / namespace)
             return opened[namespace]
 
     return workspace_of
 
 
-def open_volume(database: Database, volume: Volume) -> Workspace:
+def open_volume(database: Database, volume: Volume) -> DirectoryWorkspace:
     """Return the files of a volume. Raises Unavailable while it is away."""
 
     def knows_files() -> bool:

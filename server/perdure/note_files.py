@@ -14,8 +14,8 @@ from tempfile import NamedTemporaryFile
 from perdure.disk import sync, sync_folder
 from perdure.errors import InvalidInput, NotFound, PerdureError, Refused, Unavailable
 from perdure.paths import normalize
+from perdure.tree import Workspace
 from perdure.types import MAX_NOTES_BYTES
-from perdure.workspace import Workspace
 
 MEMORY, USER, FOLDER, ENDING = "MEMORY.md", "USER.md", "memory", ".md"
 SETTLED_S = 0.25  # a file that was changed less long ago may be half written: some editors empty it first

@@ -23,9 +23,9 @@ from perdure.service.settling import Settling
 from perdure.settings import Settings
 from perdure.sharing import Collections
 from perdure.store import Database, FairLock, Reader, memories, passages, vectors
+from perdure.tree import Workspace
 from perdure.types import Principal
 from perdure.volumes import Volumes
-from perdure.workspace import Workspace
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

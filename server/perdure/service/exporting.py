@@ -27,8 +27,8 @@ from perdure.service.exported import (
 from perdure.snapshots import FileThen, files_then, passed_over, workspaces
 from perdure.store import EVERY, Reader, memories, transfer
 from perdure.store.files import StoredVersion
+from perdure.tree import Workspace
 from perdure.types import VOLUME_SPACE, Exported, Principal
-from perdure.workspace import Workspace
 
 Fields = dict[str, Any]  # Any: JSON values
 

@@ -16,8 +16,8 @@ from perdure.service import checks, times
 from perdure.service.core import Part
 from perdure.service.present import is_as_written
 from perdure.store import Reader, files
+from perdure.tree import TOO_LARGE, FileStat, Workspace
 from perdure.types import MAX_LISTED, MAX_SEARCHED_BYTES, FileInfo, FilePage, Principal
-from perdure.workspace import TOO_LARGE, FileStat, Workspace
 
 SEARCH_S = 10.0  # of one call; the cursor goes on from there
 BINARY = "no text"

@@ -16,6 +16,7 @@ from perdure.service.file_listing import FileListing
 from perdure.service.present import Present, stat_of
 from perdure.service.versions import not_kept
 from perdure.store import files
+from perdure.tree import Workspace
 from perdure.types import (
     MAX_BINARY_BYTES,
     MAX_EDITED_BYTES,
@@ -26,7 +27,6 @@ from perdure.types import (
     FileText,
     Principal,
 )
-from perdure.workspace import Workspace
 
 READ_FRAME = 600  # characters left for the line about the file
 HEAD_BYTES = 8_192  # that tell what a file is

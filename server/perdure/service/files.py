@@ -20,6 +20,7 @@ from perdure.service.receipts import Once
 from perdure.service.redaction import seen_in
 from perdure.store import episodes, files, passages, unsearched
 from perdure.tables import EpisodeRow
+from perdure.tree import Replace, Workspace
 from perdure.types import (
     MAX_DIFF,
     MAX_EDITED_BYTES,
@@ -33,7 +34,6 @@ from perdure.types import (
     PrunedVersion,
     WriteMode,
 )
-from perdure.workspace import Replace, Workspace
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from perdure.service import file_passages
 from perdure.service.exported import FileLine, VersionLine, content_of
 from perdure.service.present import mtime_us
 from perdure.store import files, passages, reader_of, transfer
-from perdure.workspace import Workspace
+from perdure.tree import Workspace
 
 WRITES = ("write_file", "edit_file", "external_change", "move_file")
 KNOWN_US = 1  # a time that no file has: what lies at the path was looked at, and is not the version in SQL
@@ -126,8 +126,7 @@ class FileImport:
 
     def _digest(self, path: str) -> str | None:
         try:
-            with self._workspace.open(path, any_size=True) as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            return self._workspace.digest(path, any_size=True)
         except NotFound:
             return None
 

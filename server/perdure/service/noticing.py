@@ -23,9 +23,9 @@ from perdure.service.seeding import Seeding
 from perdure.store import files, passages, reader_of, unsearched
 from perdure.store.files import StoredFile
 from perdure.store.unsearched import Mark
+from perdure.tree import FileStat, Workspace
 from perdure.types import Asking, Principal, Recall
 from perdure.volumes import Volume
-from perdure.workspace import FileStat, Workspace
 
 log = logging.getLogger(__name__)
 

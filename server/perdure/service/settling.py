@@ -13,9 +13,9 @@ from perdure.errors import PerdureError
 from perdure.service import file_passages
 from perdure.store import Database, Reader, files, reader_of
 from perdure.store.files import Waiting
+from perdure.tree import Workspace
 from perdure.types import MAX_INDEXED_FILE_BYTES
 from perdure.volumes import Volumes
-from perdure.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
