@@ -90,7 +90,16 @@ class Store:
             found = self.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             return {name for (name,) in found if not name.startswith(("sqlite_", "passage_fts", "passage_vocab"))}
         found = self.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-        return {name for (name,) in found} - {"passage_fts", "word", "words_in_all", "given", "lease", "rate", "held"}
+        return {name for (name,) in found} - {
+            "passage_fts",
+            "word",
+            "words_in_all",
+            "given",
+            "lease",
+            "rate",
+            "held",
+            "file_content",
+        }
 
     def commit(self) -> None:
         self._driver.commit()

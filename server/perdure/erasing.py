@@ -21,7 +21,7 @@ from perdure.erasure_journal import Journal
 from perdure.errors import InvalidInput, NotFound, PerdureError, Refused, Unavailable
 from perdure.kept import former_place
 from perdure.markers import Finder, of_bytes
-from perdure.store import Reader, audit, erasure, files, versions
+from perdure.store import Reader, audit, contents, erasure, files, versions
 from perdure.store.erasure import Scope, Stored
 from perdure.tree import Workspace
 from perdure.workspace import DirectoryWorkspace
@@ -102,6 +102,13 @@ def pieces_of_files(root: Path) -> Iterator[tuple[set[bytes], int]]:
             path = Path(place, name)
             if path.is_file() and not path.is_symlink():
                 yield of_bytes(path.read_bytes()), 1
+
+
+def note_contents(reader: Reader, namespace: str, journal: Journal) -> None:
+    """Have the journal keep pieces of the files of a namespace that are rows of the database."""
+    for digest in contents.digests(reader, namespace):
+        if (data := contents.get(reader, namespace, digest)) is not None:
+            journal.keep(of_bytes(data), 1)
 
 
 def remove_workspace(directory: Path, namespace: str, journal: Journal) -> None:

@@ -107,16 +107,13 @@ class Workspace(Protocol):
 
     # --- changing it
 
-    def write(self, path: str, data: bytes) -> bool:
-        """Put `data` at `path`, stored when this returns; True if the file is new, False if it replaced one."""
-        ...
-
     def replacing(
         self, path: str, data: bytes, *, mode: int | None = None, keeps: bool = False
     ) -> AbstractContextManager[Replace]:
-        """Do all of write but its last step, which is what this gives: whatever can fail, fails before.
+        """Do all of a write but its last step, which is what this gives: whatever can fail, fails before.
 
         A new file gets the `mode`, or the one of new files here. `keeps` puts the data aside as keep does, on disk.
+        Raises Conflict if somebody else changes the file meanwhile; nothing was replaced then.
         """
         ...
 
@@ -124,7 +121,10 @@ class Workspace(Protocol):
         """Return when it would survive a power failure that the file was put at its path. Raises NotFound."""
 
     def removing(self, path: str) -> AbstractContextManager[Callable[[], None]]:
-        """Do all of a removal but its last step, which is what this gives. Raises NotFound, Refused."""
+        """Do all of a removal but its last step, which is what this gives; it takes folders along that it leaves empty.
+
+        Raises NotFound, Refused; the step raises Conflict if somebody changed the file meanwhile.
+        """
         ...
 
     # --- the bytes of versions

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from perdure.errors import Unavailable
 
-HEAD = "0012"
+HEAD = "0013"
 
 KEPT = ("episode", "memory", "state", "summary", "reading", "file", "file_version", "idempotency", "token", "audit")
 """The tables no step may lose a row of; all others can be made from them again."""

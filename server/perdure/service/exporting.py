@@ -108,7 +108,7 @@ class Exporting(Part):
     ) -> Iterator[tuple[str, Fields]]:
         if sharing.name_of(namespace) is not None:
             return  # a collection has none
-        workspace, seen = self._core.workspace_of(namespace), set[str]()
+        workspace, seen = self._core.workspace_of(namespace).within(reader), set[str]()
         for file in files_then(reader, partial(self._core.database.read, namespace), workspace, namespace):
             for version in file.versions:
                 yield "file_version", _version(workspace, namespace, file.path, version, problems)

@@ -278,7 +278,9 @@ class Noticing(Seeding, Recalling):
 
     def _has_files(self, space: str) -> bool:
         """Return whether there is anything to look at: a namespace may have no workspace yet."""
-        return space in self._volumes_read or (self._core.settings.data_dir / "workspace" / space / "files").is_dir()
+        if space in self._volumes_read or self._core.settings.files.store == "database":
+            return True
+        return (self._core.settings.data_dir / "workspace" / space / "files").is_dir()
 
     # --- what is to be done
 
