@@ -10,6 +10,8 @@ from perdure.errors import Unavailable
 from perdure.store.port import Reader
 from perdure.store.postgres import trouble
 
+TURNS = 7_711_003  # the seed of a name's hash, among the advisory locks of the database
+
 
 class AdvisoryTurns:
     """One writer at a time over all processes of a database, in the order in which processes ask.
@@ -33,6 +35,3 @@ class AdvisoryTurns:
                 yield
         finally:
             self._threads.release()
-
-
-TURNS = 7_711_003  # the seed of a name's hash
