@@ -28,6 +28,7 @@ from perdure.store.postgres.reader import PostgresReader
 from warm import PERDURE, Process
 
 DATABASE = "TEST_DATABASE"  # set by --database, for all processes of the run
+FILES = "TEST_FILES"  # set by --files
 OURS = "TEST_DATABASE_OF_DIRECTORY"  # the address that goes with a data directory, unless a test gave another
 DEADLINE_S = 60.0  # the machine may be busy; what must be quick is measured elsewhere
 LEGACY = "2025-06-18"
@@ -49,6 +50,7 @@ def environment(data_dir: Path, **settings: str) -> dict[str, str]:
     clean |= {"XDG_CONFIG_HOME": str(data_dir / "no-config"), "XDG_STATE_HOME": str(data_dir / "no-state")}
     if on_postgres():
         ours["DATABASE__URL"] = clean[OURS] = postgres.database_of(data_dir)
+        ours["FILES__STORE"] = os.environ.get(FILES, "directory")
     return clean | {f"PERDURE_{name}": value for name, value in ours.items()} | settings
 
 
@@ -92,7 +94,16 @@ class Store:
             found = self.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             return {name for (name,) in found if not name.startswith(("sqlite_", "passage_fts", "passage_vocab"))}
         found = self.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-        return {name for (name,) in found} - {"passage_fts", "word", "words_in_all", "given", "lease", "rate", "held"}
+        return {name for (name,) in found} - {
+            "passage_fts",
+            "word",
+            "words_in_all",
+            "given",
+            "lease",
+            "rate",
+            "held",
+            "file_content",
+        }
 
     def commit(self) -> None:
         self._driver.commit()
@@ -305,6 +316,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--database", choices=("sqlite", "postgres"), default="sqlite", help="where stores are kept (default: sqlite)"
     )
+    parser.addoption(
+        "--files",
+        choices=("directory", "database"),
+        default="directory",
+        help="where files are kept; database goes with --database postgres (default: directory)",
+    )
     parser.addoption("--cold", action="store_true", help="start each perdure afresh, and not from one that is loaded")
     parser.addoption("--torture", action="store_true", help="inject every fault of tests/torture, as make torture does")
     parser.addoption("--soak-minutes", type=float, default=10.0, help="how long its soak lasts (default: 10)")
@@ -312,16 +329,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cold: what it starts is to load everything, as it does for a user")
+    config.addinivalue_line("markers", "directory(reason): is about files in a directory; not for files in rows")
     config.addinivalue_line("markers", "sqlite(reason): is about a store in a file; not for postgres")
     if config.getoption("--database") == "postgres":
         os.environ[DATABASE] = "postgres"
+        os.environ[FILES] = config.getoption("--files")
         postgres.server_url()  # here, so that the processes of a parallel run share it
     warm.shared().refuses = bool(config.getoption("--cold"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if on_postgres():
-        left_out = [item for item in items if item.get_closest_marker("sqlite") is not None]
+        marks = ("sqlite", "directory") if os.environ.get(FILES) == "database" else ("sqlite",)
+        left_out = [item for item in items if any(item.get_closest_marker(mark) is not None for mark in marks)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 

@@ -26,8 +26,8 @@ from perdure import migrations
 from perdure.backup import back_up, restore
 from perdure.disk import ROOM
 from perdure.errors import PerdureError, Refused
+from perdure.kept import content_place
 from perdure.types import Asking
-from perdure.workspace import content_place
 from test_cli import CommandLine
 from test_durability import contents
 

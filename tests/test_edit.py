@@ -142,6 +142,7 @@ def test_an_edit_that_changes_nothing_is_refused(client: StdioClient) -> None:
     assert "number of edits" in edit_refused(client, "e/same.md")
 
 
+@pytest.mark.directory("looks into the folder")
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -157,6 +158,7 @@ def test_line_ends_and_byte_order_mark_stay(client: StdioClient, root: Path, bef
     assert (root / "ends.txt").read_bytes() == after
 
 
+@pytest.mark.directory("looks into the folder")
 def test_what_is_no_text_is_not_edited(client: StdioClient, root: Path) -> None:
     (root / "latin.txt").write_bytes(b"caf\xe9 one")
     assert "no UTF-8 text (see byte 3)" in edit_refused(client, "latin.txt", ("one", "two"))
@@ -190,6 +192,7 @@ def test_a_stale_edit_is_refused_with_the_present_version_and_what_changed(clien
     assert text(client, "e/stale.md") == "one\n2\nthree\n"
 
 
+@pytest.mark.directory("looks into the folder")
 def test_an_edit_keeps_what_somebody_else_put_there(client: StdioClient, root: Path) -> None:
     done(client, "write_file", path="e/outside.md", content="ours\n")
     (root / "e" / "outside.md").write_text("theirs, longer\n", encoding="utf-8")
@@ -225,6 +228,7 @@ def test_a_long_difference_is_cut_and_says_so() -> None:
 # --- delete_file
 
 
+@pytest.mark.directory("looks into the folder")
 def test_a_deleted_file_is_gone_from_disk_and_recall_and_its_versions_stay(client: StdioClient, root: Path) -> None:
     done(client, "write_file", path="d/deep/er/zebra.md", content="The zebra crosses at noon.\n")
     assert paths_with(client, "zebra") == ["d/deep/er/zebra.md"]
@@ -249,6 +253,7 @@ def test_a_deletion_is_done_once_for_one_key(client: StdioClient) -> None:
     assert text(client, "d/once.md") == "two\n"
 
 
+@pytest.mark.directory("looks into the folder")
 def test_folders_and_what_is_not_there_are_not_deleted(client: StdioClient, root: Path) -> None:
     done(client, "write_file", path="d/kept/a.md", content="x")
     assert "not a plain file" in refused(client, "delete_file", path="d/kept")
@@ -258,6 +263,7 @@ def test_folders_and_what_is_not_there_are_not_deleted(client: StdioClient, root
     assert text(client, "d/kept/a.md") == "x"
 
 
+@pytest.mark.directory("looks into the folder")
 def test_deleting_what_somebody_else_put_there_keeps_it_as_a_version(client: StdioClient, root: Path) -> None:
     (root / "theirs.md").write_text("theirs\n", encoding="utf-8")
     assert done(client, "delete_file", path="theirs.md") == {"path": "theirs.md", "version": 1}
@@ -267,6 +273,7 @@ def test_deleting_what_somebody_else_put_there_keeps_it_as_a_version(client: Std
     assert done(client, "write_file", path="theirs.md", content="ours\n")["version"] == 3
 
 
+@pytest.mark.directory("looks into the folder")
 def test_a_moved_file_says_where_it_came_from(client: StdioClient, root: Path) -> None:
     done(client, "write_file", path="m/walrus.md", content="The walrus sleeps.\n")
     done(client, "write_file", path="m/walrus.md", content="The walrus swims.\n")
@@ -294,6 +301,7 @@ def test_a_move_never_replaces_a_file(client: StdioClient) -> None:
     assert done(client, "delete_file", path="m/a.md", move_to="m/b.md")["version"] == 2  # where there was one before
 
 
+@pytest.mark.directory("looks into the folder")
 @pytest.mark.parametrize("move", [False, True])
 def test_a_crash_after_the_commit_of_a_deletion_is_finished_by_whoever_comes_next(tmp_path: Path, move: bool) -> None:
     data_dir = tmp_path / "data"
@@ -337,6 +345,7 @@ def test_notes_that_are_edited_moved_and_deleted_stay_in_step_with_memories(clie
 # --- what read_file gives of other files
 
 
+@pytest.mark.directory("looks into the folder")
 def test_an_image_comes_as_an_image_and_other_bytes_as_a_resource(client: StdioClient, root: Path) -> None:
     image = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4
     (root / "logo.png").write_bytes(image)
@@ -356,6 +365,7 @@ def decoded(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
+@pytest.mark.directory("looks into the folder")
 def test_huge_input_bytes_above_the_limit_are_refused_with_the_limit(client: StdioClient, root: Path) -> None:
     (root / "big.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(3 * 1024 * 1024))
     assert "3145728" in refused(client, "read_file", path="big.png")

@@ -15,9 +15,9 @@ import pytest
 from conftest import DEADLINE_S, Json, store_of
 from path_escapes import digest_tree, escapes, plant_canaries
 from perdure.errors import PerdureError
+from perdure.kept import content_place
 from perdure.service import Service
 from perdure.types import Asking, Imported, Principal, Turn
-from perdure.workspace import content_place
 from test_cli import CommandLine
 
 BEFORE = "2026-01-02"

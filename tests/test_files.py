@@ -59,6 +59,7 @@ def test_a_stale_expected_version_is_refused_with_the_present_one(client: StdioC
     assert read(client, "a.md")[0] == "2"
 
 
+@pytest.mark.directory("looks into the folder")
 @pytest.mark.parametrize("content", ["\ufeffa\r\nb\r\n", "", "no end", "lone\rreturn\r", "tab\tand \u2028 line\n"])
 def test_b40_what_is_read_and_written_back_gives_the_same_bytes(client: StdioClient, files: Path, content: str) -> None:
     (files / "odd.txt").write_bytes(content.encode())
@@ -67,6 +68,7 @@ def test_b40_what_is_read_and_written_back_gives_the_same_bytes(client: StdioCli
     assert (files / "odd.txt").read_bytes() == content.encode()
 
 
+@pytest.mark.directory("looks into the folder")
 def test_b39_a_path_is_the_same_file_in_any_unicode_form(client: StdioClient, files: Path) -> None:
     write(client, "caf\u00e9/menu.txt", "soup")
     assert read(client, "cafe\u0301/menu.txt")[0] == "soup"
@@ -74,6 +76,7 @@ def test_b39_a_path_is_the_same_file_in_any_unicode_form(client: StdioClient, fi
     assert [path.name for path in files.iterdir() if path.is_dir()] == ["caf\u00e9"]
 
 
+@pytest.mark.directory("looks into the folder")
 def test_b135_a_change_from_outside_is_read_kept_and_never_overwritten_unseen(client: StdioClient, files: Path) -> None:
     write(client, "a.md", "ours\n")
     (files / "draft").write_bytes(b"theirs\n")
@@ -91,6 +94,7 @@ def test_b135_a_change_from_outside_is_read_kept_and_never_overwritten_unseen(cl
     assert write(client, "a.md", "back\n")["version"] == 4
 
 
+@pytest.mark.directory("looks into the folder")
 def test_b135_recall_follows_what_an_editor_did_and_says_so_until_then(client: StdioClient, files: Path) -> None:
     def recall(query: str) -> Json:
         found = client.call("recall", query=query, include=["files"])["structuredContent"]
@@ -119,6 +123,7 @@ def test_b135_recall_follows_what_an_editor_did_and_says_so_until_then(client: S
     assert read(client, "birds.md", version=1)[0] == "The heron sleeps in the barn.\n"
 
 
+@pytest.mark.directory("looks into the folder")
 def test_a_conflict_found_after_the_commit_names_the_version_that_holds_what_was_written(
     client: StdioClient, files: Path
 ) -> None:
@@ -157,6 +162,7 @@ def test_a_file_is_read_by_lines(client: StdioClient) -> None:
     assert read(client, "long.txt", offset=100)[0] == "line 101\n"
 
 
+@pytest.mark.directory("looks into the folder")
 @pytest.mark.parametrize("mode", ["write", "append"])
 def test_a_crash_between_commit_and_replacing_is_finished_by_whoever_comes_next(
     start_stdio: StartStdio, data_dir: Path, mode: str
@@ -186,6 +192,7 @@ def test_a_crash_between_commit_and_replacing_is_finished_by_whoever_comes_next(
     assert kinds == ["write_file"] * 3
 
 
+@pytest.mark.directory("looks into the folder")
 def test_a_write_that_is_refused_leaves_the_file_as_it_was(client: StdioClient, files: Path) -> None:
     write(client, "a.md", "kept\n")
     (files / "a.md").chmod(0o400)

@@ -151,6 +151,7 @@ def test_lines_are_numbered_and_cut_as_they_are() -> None:
     assert "needle" in shown and len(shown) < 300 and "\ufffd" not in shown
 
 
+@pytest.mark.directory("looks into the folder")
 def test_what_is_passed_over_is_said(client: StdioClient, root: Path) -> None:
     folder = root / "odd"
     folder.mkdir()
@@ -175,6 +176,7 @@ def test_what_is_passed_over_is_said(client: StdioClient, root: Path) -> None:
     assert "not a plain file" in refused(client, "list_files", path="odd/link.md", contains="ferry")
 
 
+@pytest.mark.directory("looks into the folder")
 def test_a_change_from_outside_has_the_version_that_read_file_tells(client: StdioClient, root: Path) -> None:
     done(client, "write_file", path="seen/a.md", content="ours\n")
     (root / "seen" / "a.md").write_text("theirs, longer\n", encoding="utf-8")
@@ -183,6 +185,7 @@ def test_a_change_from_outside_has_the_version_that_read_file_tells(client: Stdi
     assert versions == {"seen/a.md": 2, "seen/b.md": 1}
 
 
+@pytest.mark.directory("looks into the folder")
 @pytest.mark.parametrize("contains", [{}, {"contains": "line"}])
 def test_pages_bring_every_file_once(client: StdioClient, root: Path, contains: Json) -> None:
     folder = root / f"many{len(contains)}"

@@ -145,9 +145,9 @@ WITHOUT_OPENAT2 = """
 import sys
 from pathlib import Path
 from perdure.errors import Refused
-from perdure.workspace import Workspace
+from perdure.workspace import DirectoryWorkspace
 root, opener, *paths = sys.argv[1:]
-workspace = Workspace(Path(root), opener=opener)
+workspace = DirectoryWorkspace(Path(root), opener=opener)
 for path in paths:
     for act in (workspace.read, workspace.stat, lambda path: workspace.write(path, b"x")):
         try:

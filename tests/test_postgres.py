@@ -121,6 +121,16 @@ def test_migrate_brings_a_former_schema_to_what_a_new_database_has(url: str, tmp
     assert "A walnut." in command(url, tmp_path / "data", "recall", "walnut").stdout
 
 
+def test_migrate_makes_what_a_former_schema_lacks_of_the_tables_that_are_in_postgres_alone(
+    url: str, tmp_path: Path
+) -> None:
+    new = execute(url, COLUMNS), execute(url, HELD)
+    execute(url, "DROP TABLE lease, rate, held, file_content")
+    execute(url, "UPDATE alembic_version SET version_num = '0012'")
+    assert command(url, tmp_path / "data", "migrate").returncode == 0
+    assert (execute(url, COLUMNS), execute(url, HELD)) == new
+
+
 def test_the_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
     url = postgres.new_database("foreign")
     execute(url, "CREATE TABLE memory (theirs text)")

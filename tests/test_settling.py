@@ -82,6 +82,7 @@ def test_a_long_file_is_said_to_wait_until_it_is_found(client: StdioClient) -> N
     assert [hit["content"] for hit in recall(client, "ledger burnt", include=["files"])["hits"]] == ["Burnt."]
 
 
+@pytest.mark.directory("looks into the folder")
 def test_what_a_person_removes_or_puts_back_right_after_a_write_counts(client: StdioClient, data_dir: Path) -> None:
     place = data_dir / "workspace" / "default" / "files" / "a.md"
     for n in range(10):

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from conftest import Json, StdioClient, environment, run, store_of
 from perdure.backup import back_up, restore
+from perdure.kept import content_place, former_place
 from perdure.pruning import KeptVersion, plan
 from perdure.settings import FilesSettings
-from perdure.workspace import content_place, former_place
 from recalls import command, done, refused, running
 
 KEEP_TWO = {"PERDURE_FILES__KEEP_VERSIONS": "2"}
@@ -98,6 +98,7 @@ def test_the_same_bytes_are_kept_once_whatever_paths_and_versions_have_them(
 
 
 @pytest.mark.sqlite(reason="Postgres had no such schema")
+@pytest.mark.directory("looks into the folder")
 def test_a_store_that_kept_versions_by_path_goes_on_and_is_brought_over_by_tidy(data_dir: Path, tmp_path: Path) -> None:
     with running(data_dir) as client:
         write(client, "a.md", "one", "two", "one")
@@ -147,6 +148,7 @@ def test_of_a_path_so_many_former_versions_are_kept_and_the_others_are_said_to_b
     assert again.returncode == 1 and "was pruned" in again.stderr
 
 
+@pytest.mark.directory("looks into the folder")
 def test_the_newest_former_version_stays_also_of_a_file_that_was_deleted_or_moved(data_dir: Path) -> None:
     with running(data_dir, PERDURE_FILES__KEEP_VERSIONS="1", PERDURE_FILES__KEEP_BYTES="1") as client:
         write(client, "a.md", "a1", "a2", "a3")
@@ -194,6 +196,7 @@ def test_above_the_bytes_the_oldest_contents_of_the_namespace_go_first(data_dir:
     assert any("exceeded by 150 bytes" in each for each in told["notes"])  # of 3 and z, the newest former ones
 
 
+@pytest.mark.directory("looks into the folder")
 def test_bytes_that_a_crash_or_a_backup_left_are_removed_by_tidy(data_dir: Path) -> None:
     with running(data_dir, **KEEP_TWO) as client:
         write(client, "a.md", "v1", "v2", "v3")

@@ -19,10 +19,11 @@ import pytest
 
 from path_escapes import CANARY, Escape, digest_tree, escapes, plant_canaries
 from perdure.errors import Conflict, InvalidInput, NotFound, PerdureError, Refused
+from perdure.kept import STAGED_MAX_AGE_S, former_place
 from perdure.lines import CHUNK_BYTES, read_lines
 from perdure.paths import normalize
 from perdure.types import MAX_FILE_BYTES
-from perdure.workspace import STAGED_MAX_AGE_S, Workspace, former_place
+from perdure.workspace import DirectoryWorkspace
 
 Opening = Literal["openat2", "walk"]
 
@@ -38,13 +39,13 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def workspace(root: Path, opening: Opening) -> Iterator[Workspace]:
-    workspace = Workspace(root, opener=opening)
+def workspace(root: Path, opening: Opening) -> Iterator[DirectoryWorkspace]:
+    workspace = DirectoryWorkspace(root, opener=opening)
     yield workspace
     workspace.close()
 
 
-def attempt_everything(workspace: Workspace, attempts: list[Escape]) -> Iterator[str]:
+def attempt_everything(workspace: DirectoryWorkspace, attempts: list[Escape]) -> Iterator[str]:
     """Yield what went wrong: a path that should be refused and was not, a canary that came back."""
     for attempt in attempts:
         for what in ("read", "write"):
@@ -62,7 +63,7 @@ def attempt_everything(workspace: Workspace, attempts: list[Escape]) -> Iterator
                     yield f"{what} {attempt.path!r} was not refused"
 
 
-def test_no_path_reads_or_writes_outside_the_workspace(workspace: Workspace, root: Path) -> None:
+def test_no_path_reads_or_writes_outside_the_workspace(workspace: DirectoryWorkspace, root: Path) -> None:
     files = root / "files"
     outside = plant_canaries(files)
     attempts = escapes(files, outside)
@@ -83,7 +84,7 @@ def test_no_path_reads_or_writes_outside_the_workspace(workspace: Workspace, roo
     )
 
 
-def test_refusals_name_the_path_as_given_and_nothing_of_the_machine(workspace: Workspace, root: Path) -> None:
+def test_refusals_name_the_path_as_given_and_nothing_of_the_machine(workspace: DirectoryWorkspace, root: Path) -> None:
     (root / "files" / "link").symlink_to("/etc/passwd")
     (root / "files" / "folder").mkdir()
     for path in ("../../x", "missing.txt", "folder", "link", "a/b/missing.txt"):
@@ -93,7 +94,7 @@ def test_refusals_name_the_path_as_given_and_nothing_of_the_machine(workspace: W
         assert str(root) not in str(failure.value) and root.parent.name not in str(failure.value)
 
 
-def test_a_link_out_and_a_link_to_nothing_get_the_same_answer(workspace: Workspace, root: Path) -> None:
+def test_a_link_out_and_a_link_to_nothing_get_the_same_answer(workspace: DirectoryWorkspace, root: Path) -> None:
     answers: set[str] = set()
     for target in ("/etc/passwd", "/etc/not-there", "/proc/self/environ", ".."):
         (root / "files" / "link").symlink_to(target)
@@ -125,7 +126,9 @@ while True:
 
 
 @pytest.mark.parametrize("swapped", ["folder", "folder/secret.txt"])
-def test_swapping_files_for_links_during_calls_lets_nothing_out(workspace: Workspace, root: Path, swapped: str) -> None:
+def test_swapping_files_for_links_during_calls_lets_nothing_out(
+    workspace: DirectoryWorkspace, root: Path, swapped: str
+) -> None:
     files = root / "files"
     outside = plant_canaries(files)
     before = digest_tree(outside, without=files)
@@ -154,8 +157,8 @@ def test_swapping_files_for_links_during_calls_lets_nothing_out(workspace: Works
 WRITER = """
 import sys
 from pathlib import Path
-from perdure.workspace import Workspace
-workspace = Workspace(Path(sys.argv[1]), opener=sys.argv[2])
+from perdure.workspace import DirectoryWorkspace
+workspace = DirectoryWorkspace(Path(sys.argv[1]), opener=sys.argv[2])
 number = int(sys.argv[3])
 print("ready", flush=True)
 while True:
@@ -178,7 +181,7 @@ def whole(body: bytes) -> int:
     return number
 
 
-def kept(workspace: Workspace, data: bytes, path: str = "a.md", version: int = 1) -> bytes:
+def kept(workspace: DirectoryWorkspace, data: bytes, path: str = "a.md", version: int = 1) -> bytes:
     return workspace.read_version(path, version, hashlib.sha256(data).hexdigest())
 
 
@@ -192,7 +195,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_file_and_every_version(root: Path, 
             killer = threading.Timer(0.002 + round_ * 0.37 % 0.06, writer.send_signal, [signal.SIGKILL])
             killer.start()
             assert writer.wait(10) == -signal.SIGKILL
-        workspace = Workspace(root, opener=opening)
+        workspace = DirectoryWorkspace(root, opener=opening)
         if workspace.exists("deep/er/log.txt"):
             number = whole(workspace.read("deep/er/log.txt"))
             assert number >= last
@@ -204,7 +207,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_file_and_every_version(root: Path, 
     assert number > 20
 
 
-def test_what_a_crash_left_is_swept_once_it_is_old(workspace: Workspace, root: Path, opening: Opening) -> None:
+def test_what_a_crash_left_is_swept_once_it_is_old(workspace: DirectoryWorkspace, root: Path, opening: Opening) -> None:
     workspace.write("notes/a.md", b"a")
     leftovers = [root / "files" / "notes" / ".perdure-0123", root / "versions" / ".perdure-4567"]
     young = root / "files" / "notes" / ".perdure-89ab"
@@ -213,14 +216,14 @@ def test_what_a_crash_left_is_swept_once_it_is_old(workspace: Workspace, root: P
     long_ago = time.time() - STAGED_MAX_AGE_S - 60
     for file in leftovers:
         os.utime(file, (long_ago, long_ago))
-    reopened = Workspace(root, opener=opening)
+    reopened = DirectoryWorkspace(root, opener=opening)
     assert [found.path for found in reopened.walk()] == ["notes/a.md"]
     reopened.close()
     assert not any(file.exists() for file in leftovers)
     assert young.exists()
 
 
-def test_a_failed_write_leaves_the_file_and_no_leftover(workspace: Workspace, root: Path) -> None:
+def test_a_failed_write_leaves_the_file_and_no_leftover(workspace: DirectoryWorkspace, root: Path) -> None:
     workspace.write("a.md", b"one")
     with pytest.raises(InvalidInput):
         workspace.read_version("a.md", 1, "../" + "0" * 61)
@@ -231,7 +234,7 @@ def test_a_failed_write_leaves_the_file_and_no_leftover(workspace: Workspace, ro
     assert [file.name for file in (root / "files").iterdir()] == ["a.md"]
 
 
-def test_a_write_keeps_the_mode_and_versions_keep_their_bytes(workspace: Workspace, root: Path) -> None:
+def test_a_write_keeps_the_mode_and_versions_keep_their_bytes(workspace: DirectoryWorkspace, root: Path) -> None:
     assert workspace.write("notes/a.sh", b"\x00one\r\n") is True
     file = root / "files" / "notes" / "a.sh"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -250,7 +253,7 @@ def test_a_write_keeps_the_mode_and_versions_keep_their_bytes(workspace: Workspa
         kept(workspace, b"three", "notes/a.sh", 3)
 
 
-def test_a_content_is_kept_once_and_written_anew_where_it_is_damaged(workspace: Workspace, root: Path) -> None:
+def test_a_content_is_kept_once_and_written_anew_where_it_is_damaged(workspace: DirectoryWorkspace, root: Path) -> None:
     digest = workspace.keep(b"the same")
     (file,) = (each for each in (root / "versions").rglob("*") if each.is_file())
     before = file.stat()
@@ -263,7 +266,7 @@ def test_a_content_is_kept_once_and_written_anew_where_it_is_damaged(workspace: 
 
 
 def test_a_version_kept_by_its_path_is_read_also_where_a_content_has_the_same_digest(
-    workspace: Workspace, root: Path
+    workspace: DirectoryWorkspace, root: Path
 ) -> None:
     digest = hashlib.sha256(b"notes/a.md").hexdigest()  # of the content and of the path
     former = root / former_place("notes/a.md", 3, digest)
@@ -276,7 +279,7 @@ def test_a_version_kept_by_its_path_is_read_also_where_a_content_has_the_same_di
     assert former.exists()
 
 
-def test_stat_exists_and_walk_tell_what_is_on_disk(workspace: Workspace, root: Path) -> None:
+def test_stat_exists_and_walk_tell_what_is_on_disk(workspace: DirectoryWorkspace, root: Path) -> None:
     for path in ("b.md", "a/z.md", "a/b/c.md", ".env"):
         workspace.write(path, path.encode())
     (root / "files" / "a" / "link").symlink_to("z.md")
@@ -290,7 +293,7 @@ def test_stat_exists_and_walk_tell_what_is_on_disk(workspace: Workspace, root: P
     assert workspace.exists("a/z.md") and not workspace.exists("a/y.md")
 
 
-def test_a_file_above_the_limit_is_refused_before_it_is_read(workspace: Workspace, root: Path) -> None:
+def test_a_file_above_the_limit_is_refused_before_it_is_read(workspace: DirectoryWorkspace, root: Path) -> None:
     with (root / "files" / "big.log").open("wb") as file:
         file.truncate(20 * 1024**3)
     with pytest.raises(InvalidInput, match=str(MAX_FILE_BYTES)):
@@ -298,7 +301,7 @@ def test_a_file_above_the_limit_is_refused_before_it_is_read(workspace: Workspac
     assert workspace.stat("big.log").bytes == 20 * 1024**3
 
 
-def test_names_of_people_work(workspace: Workspace, root: Path) -> None:
+def test_names_of_people_work(workspace: DirectoryWorkspace, root: Path) -> None:
     names = [
         "a b.md",
         "Größe 10 €.md",
@@ -318,13 +321,13 @@ def test_names_of_people_work(workspace: Workspace, root: Path) -> None:
     assert all(workspace.read(name) == name.encode() for name in names)
 
 
-def test_a_path_may_wander_as_long_as_it_stays_inside(workspace: Workspace, root: Path) -> None:
+def test_a_path_may_wander_as_long_as_it_stays_inside(workspace: DirectoryWorkspace, root: Path) -> None:
     workspace.write("audit//./log.md", b"ok")
     assert (root / "files" / "audit" / "log.md").read_bytes() == b"ok"
     assert workspace.read("./audit/../audit/log.md") == b"ok"
 
 
-def test_two_normal_forms_name_one_file_whichever_is_on_disk(workspace: Workspace, root: Path) -> None:
+def test_two_normal_forms_name_one_file_whichever_is_on_disk(workspace: DirectoryWorkspace, root: Path) -> None:
     composed, decomposed = "caf\u00e9/men\u00fc.txt", "cafe\u0301/menu\u0308.txt"
     workspace.write(decomposed, b"one")
     assert workspace.read(composed) == b"one"
@@ -338,14 +341,14 @@ def test_two_normal_forms_name_one_file_whichever_is_on_disk(workspace: Workspac
 
 
 def test_names_that_differ_by_case_are_one_where_the_disk_says_so(root: Path, opening: Opening) -> None:
-    workspace = Workspace(root, opener=opening, ignore_case=True)
+    workspace = DirectoryWorkspace(root, opener=opening, ignore_case=True)
     workspace.write("Notes/Cafe.md", b"one")
     for path in ("Notes/cafe.md", "notes/Cafe.md", "NOTES/new.md"):
         with pytest.raises(Refused, match=r"exists here as '(Cafe.md|Notes)'"):
             workspace.write(path, b"two")
     assert workspace.write("Notes/Cafe.md", b"two") is False
     workspace.close()
-    exact = Workspace(root, opener=opening, ignore_case=False)
+    exact = DirectoryWorkspace(root, opener=opening, ignore_case=False)
     assert exact.write("Notes/cafe.md", b"three") is True
     exact.close()
 
@@ -355,7 +358,7 @@ def test_a_workspace_reached_through_a_link_stays_where_it_was_opened(tmp_path: 
     (tmp_path / "two").mkdir()
     link = tmp_path / "link"
     link.symlink_to("one")
-    workspace = Workspace(link, opener=opening)
+    workspace = DirectoryWorkspace(link, opener=opening)
     workspace.write("a.md", b"a")
     link.unlink()
     link.symlink_to("two")
@@ -365,7 +368,7 @@ def test_a_workspace_reached_through_a_link_stays_where_it_was_opened(tmp_path: 
     workspace.close()
 
 
-def test_a_change_by_somebody_else_during_a_write_is_not_overwritten(workspace: Workspace, root: Path) -> None:
+def test_a_change_by_somebody_else_during_a_write_is_not_overwritten(workspace: DirectoryWorkspace, root: Path) -> None:
     workspace.write("a.md", b"one")
     file, stop, seen = root / "files" / "a.md", threading.Event(), 0
 
@@ -386,7 +389,7 @@ def test_a_change_by_somebody_else_during_a_write_is_not_overwritten(workspace: 
     assert seen
 
 
-def test_no_descriptor_is_left_open(workspace: Workspace, root: Path) -> None:
+def test_no_descriptor_is_left_open(workspace: DirectoryWorkspace, root: Path) -> None:
     descriptors = Path("/dev/fd")
     plant_canaries(root / "files")
     attempts = escapes(root / "files", root / "outside")
@@ -399,8 +402,8 @@ def test_no_descriptor_is_left_open(workspace: Workspace, root: Path) -> None:
 LOCALE_SCRIPT = r"""
 import sys
 from pathlib import Path
-from perdure.workspace import Workspace
-workspace = Workspace(Path(sys.argv[1]))
+from perdure.workspace import DirectoryWorkspace
+workspace = DirectoryWorkspace(Path(sys.argv[1]))
 text = "B\u00e4cker, Gr\u00f6\u00dfe 10 \u20ac, \u65e5\u672c\u8a9e, \U0001f950"
 workspace.write("Gr\u00f6\u00dfe/\U0001f950.txt", text.encode("utf-8"))
 assert workspace.read("Gro\u0308\u00dfe/\U0001f950.txt").decode("utf-8") == text

@@ -8,18 +8,21 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 
 from perdure.directory import held, settle
+from perdure.errors import Refused
 from perdure.generations import Indexes
 from perdure.indexer import Indexer
 from perdure.matching import hider
 from perdure.models import Models
+from perdure.row_files import RowWorkspace
 from perdure.service import Core, Quotas, Service
 from perdure.service.file_quotas import FileQuotas
 from perdure.service.settling import Settling
 from perdure.settings import Settings
 from perdure.sharing import Collections
-from perdure.store import Database, FairLock, files, open_database
+from perdure.store import EVERY, Database, FairLock, contents, files, open_database
+from perdure.tree import Workspace
 from perdure.volumes import Volume, Volumes, VolumeWorkspace, read_settings
-from perdure.workspace import Workspace
+from perdure.workspace import DirectoryWorkspace
 
 EMBEDDING_THREADS = 8  # questions that may wait for their vector at once
 
@@ -42,7 +45,9 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
     models = Models(directory, settings.embedder)
     index = _indexes(database, settings)
     indexer = Indexer(database, models, index, settings.index, default_namespace=settings.namespace)
-    workspace_of = _workspaces(database, volumes)
+    in_rows = settings.files.store == "database"
+    _refuse_elsewhere(database, in_rows=in_rows)
+    workspace_of = _workspaces(database, volumes, in_rows=in_rows)
     pool = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed")
     service = Service(
         Core(
@@ -50,7 +55,7 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
             indexer,
             settings,
             workspace_of,
-            FairLock(directory / "files.lock"),
+            database.turns("files") if in_rows else FairLock(directory / "files.lock"),
             pool,
             volumes,
             Collections(settings),
@@ -81,7 +86,22 @@ def _indexes(database: Database, settings: Settings) -> Indexes | None:
     return Indexes(database, backends, deadline_s=settings.index.deadline_s)
 
 
-def _workspaces(database: Database, volumes: Volumes) -> Callable[[str], Workspace]:
+def _refuse_elsewhere(database: Database, *, in_rows: bool) -> None:
+    """Raise Refused where files are kept already, and not where the settings say: nobody would find them there."""
+    if database.in_directory:
+        return
+    with database.read(EVERY) as tx:
+        elsewhere = contents.any_elsewhere(tx) if in_rows else contents.any_kept(tx)
+    if elsewhere:
+        here, there = ("directory", "database") if in_rows else ("database", "directory")
+        raise Refused(
+            f'The files of this store are kept with files.store = "{here}", and the settings say "{there}". Set'
+            f' files.store = "{here}". To bring them over: perdure export --all-namespaces with that, then perdure'
+            f' import into another database with files.store = "{there}".'
+        )
+
+
+def _workspaces(database: Database, volumes: Volumes, *, in_rows: bool) -> Callable[[str], Workspace]:
     """Return a function that gives the workspace of a namespace or of a volume's space, opened once."""
     opened: dict[str, Workspace] = {}
     lock = threading.Lock()
@@ -92,14 +112,16 @@ def _workspaces(database: Database, volumes: Volumes) -> Callable[[str], Workspa
                 database.check_place()  # a workspace beneath a directory that is not there would make it anew
                 if (volume := volumes.by_space(namespace)) is not None:
                     opened[namespace] = open_volume(database, volume)
+                elif in_rows:
+                    opened[namespace] = RowWorkspace(database, namespace)
                 else:
-                    opened[namespace] = Workspace(database.directory / "workspace" / namespace)
+                    opened[namespace] = DirectoryWorkspace(database.directory / "workspace" / namespace)
             return opened[namespace]
 
     return workspace_of
 
 
-def open_volume(database: Database, volume: Volume) -> Workspace:
+def open_volume(database: Database, volume: Volume) -> DirectoryWorkspace:
     """Return the files of a volume. Raises Unavailable while it is away."""
 
     def knows_files() -> bool:

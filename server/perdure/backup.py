@@ -18,12 +18,13 @@ from perdure.archive import DATABASE, SETTINGS, Manifest, Writer
 from perdure.directory import SETTINGS_OF_BACKUP, bytes_held, held, held_alone, replace_content
 from perdure.disk import working_folder
 from perdure.errors import NotFound, Refused, Unavailable
+from perdure.kept import content_place, former_place
 from perdure.sealing import Identity, Seal
 from perdure.snapshots import FileThen, files_then, passed_over, workspaces
 from perdure.store import Reader, vectors
 from perdure.store.catalogue import has_column
 from perdure.store.files import StoredVersion
-from perdure.workspace import Workspace, content_place, former_place
+from perdure.workspace import DirectoryWorkspace
 
 STAGED = ".restoring-"
 
@@ -70,7 +71,7 @@ def back_up(directory: Path, out: Path, settings: str, seal: Seal | None = None)
             for namespace in sorted({*named, *(row[0] for row in copy.execute("SELECT DISTINCT namespace FROM file"))}):
                 # Of a volume only what is kept of it here: it has no files of its own beneath this root.
                 root, seen = directory / "workspace" / namespace, set[str]()
-                with closing(Workspace(root)) as workspace:
+                with closing(DirectoryWorkspace(root)) as workspace:
                     for file in files_then(copy, _opener(database), workspace, namespace):
                         problems += _add_files(new, workspace, namespace, file)
                         seen.add(file.path)
@@ -129,7 +130,7 @@ def _opener(database: Path) -> Callable[[], AbstractContextManager[Reader]]:
     return lambda: closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True))
 
 
-def _add_files(new: Writer, workspace: Workspace, namespace: str, file: FileThen) -> Generator[str]:
+def _add_files(new: Writer, workspace: DirectoryWorkspace, namespace: str, file: FileThen) -> Generator[str]:
     """Add a file with its versions; yield what could not be added whole."""
     place = f"workspace/{namespace}"
     for version in file.versions:
@@ -149,12 +150,12 @@ def _add_files(new: Writer, workspace: Workspace, namespace: str, file: FileThen
         yield from _add_present(new, workspace, namespace, file)
 
 
-def _add_version(new: Writer, name: str, workspace: Workspace, path: str, version: StoredVersion) -> str:
+def _add_version(new: Writer, name: str, workspace: DirectoryWorkspace, path: str, version: StoredVersion) -> str:
     with workspace.open_version(path, version.version, version.sha256) as source:
         return new.add(name, source)
 
 
-def _add_present(new: Writer, workspace: Workspace, namespace: str, file: FileThen) -> Generator[str]:
+def _add_present(new: Writer, workspace: DirectoryWorkspace, namespace: str, file: FileThen) -> Generator[str]:
     # As the copied database knows it, though a later version may stand there by now.
     last = file.versions[-1] if file.placed == "version" else None
     name = f"workspace/{namespace}/files/{file.path}"

@@ -19,10 +19,12 @@ from perdure.directory import FORMER
 from perdure.disk import sync_folder, working_folder
 from perdure.erasure_journal import Journal
 from perdure.errors import InvalidInput, NotFound, PerdureError, Refused, Unavailable
+from perdure.kept import former_place
 from perdure.markers import Finder, of_bytes
-from perdure.store import Reader, audit, erasure, files, versions
+from perdure.store import Reader, audit, contents, erasure, files, versions
 from perdure.store.erasure import Scope, Stored
-from perdure.workspace import Workspace, content_place, former_place
+from perdure.tree import Workspace
+from perdure.workspace import DirectoryWorkspace
 
 REWRITTEN = ".erasing"  # ends the name of a backup that is written anew, until it is whole and takes the other's place
 SHOWN = 20  # places that a receipt names
@@ -85,11 +87,12 @@ def cut_versions(
 def drop_unnamed(reader: Reader, workspace: Workspace, namespace: str) -> None:
     """Remove the kept bytes that no version has, as of writes that failed. The caller serialises writers of files."""
     for digests in workspace.kept_contents():
-        for digest in versions.unnamed(reader, namespace, digests):
-            workspace.drop(content_place(digest))
+        workspace.drop(versions.unnamed(reader, namespace, digests))
+    if not isinstance(workspace, DirectoryWorkspace):
+        return
     named = {former_place(*version) for version in versions.all_kept(reader, namespace)}
     for place in [place for place in workspace.kept_by_path() if place not in named]:
-        workspace.drop(place)
+        workspace.drop_place(place)
 
 
 def pieces_of_files(root: Path) -> Iterator[tuple[set[bytes], int]]:
@@ -99,6 +102,13 @@ def pieces_of_files(root: Path) -> Iterator[tuple[set[bytes], int]]:
             path = Path(place, name)
             if path.is_file() and not path.is_symlink():
                 yield of_bytes(path.read_bytes()), 1
+
+
+def note_contents(reader: Reader, namespace: str, journal: Journal) -> None:
+    """Have the journal keep pieces of the files of a namespace that are rows of the database."""
+    for digest in contents.digests(reader, namespace):
+        if (data := contents.get(reader, namespace, digest)) is not None:
+            journal.keep(of_bytes(data), 1)
 
 
 def remove_workspace(directory: Path, namespace: str, journal: Journal) -> None:
@@ -155,7 +165,7 @@ def _cut_in_folder(driver: sqlite3.Connection, folder: Path, scope: Scope) -> Co
     if scope.whole or not root.is_dir():
         return Counter()
     said = {normal(text) for text in erasure.marked_memories(driver).values()}
-    with closing(Workspace(root)) as workspace:
+    with closing(DirectoryWorkspace(root)) as workspace:
         changed = 0
         for name in note_files.listing(root / "files"):
             try:

@@ -14,8 +14,8 @@ from tempfile import NamedTemporaryFile
 from perdure.disk import sync, sync_folder
 from perdure.errors import InvalidInput, NotFound, PerdureError, Refused, Unavailable
 from perdure.paths import normalize
+from perdure.tree import FileStat, Workspace
 from perdure.types import MAX_NOTES_BYTES
-from perdure.workspace import Workspace
 
 MEMORY, USER, FOLDER, ENDING = "MEMORY.md", "USER.md", "memory", ".md"
 SETTLED_S = 0.25  # a file that was changed less long ago may be half written: some editors empty it first
@@ -32,6 +32,11 @@ class NoteFile:
     name: str
     path: Path
     workspace: Workspace | None
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether somebody may be writing it beside Perdure."""
+        return self.workspace is None or self.workspace.on_disk
 
     def read(self) -> bytes | None:
         """Return the bytes, None if there is no file. Raises Refused, InvalidInput and Unavailable."""
@@ -131,6 +136,20 @@ def listing(root: Path) -> dict[str, Stamp]:
     elif stat.S_ISLNK(mode) and (stamped := stamp(root / FOLDER)) is not None:
         found[FOLDER] = stamped
     return found
+
+
+def listing_of(workspace: Workspace) -> dict[str, Stamp]:
+    """Return the files of notes of a workspace that is no folder of this machine."""
+    found: dict[str, Stamp] = {}
+    for name in (MEMORY, USER):
+        with suppress(NotFound, Refused):
+            found[name] = _stamp_of(workspace.stat(name))
+    beneath = workspace.walk(FOLDER) if workspace.is_folder(FOLDER) else ()
+    return found | {each.path: _stamp_of(each) for each in beneath if is_notes(each.path)}
+
+
+def _stamp_of(file: FileStat) -> Stamp:
+    return file.bytes, round(file.modified_s * 1_000_000_000), 0
 
 
 def stamp(path: Path) -> Stamp | None:

@@ -320,8 +320,13 @@ HIDDEN = (
 
 
 class FilesSettings(_Section):
-    """The files of the workspace: what is hidden, how much there may be, and how long former versions are kept."""
+    """The files of the workspace: where they are, what is hidden, how much there may be, how long versions are kept."""
 
+    store: Literal["directory", "database"] = Field(
+        "directory",
+        description="directory (plain files in the data directory, which people open) or database (rows of Postgres,"
+        " for servers that share no directory; needs database.url)",
+    )
     hidden: tuple[str, ...] = Field(
         HIDDEN,
         description="globs of paths that no tool and no command reads, lists, searches or writes, in any case of "
@@ -525,6 +530,11 @@ def load_settings(config: Path | None = None, **overrides: str | None) -> Settin
             settings = _Final(**final)
     except ValidationError as exc:
         raise InvalidInput(_explain(exc)) from exc
+    if settings.files.store == "database" and settings.database.url is None:
+        raise InvalidInput(
+            'The setting files.store = "database" keeps files in Postgres, and there is none. Set database.url, or'
+            ' leave files.store at "directory".'
+        )
     return settings
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import unicodedata
@@ -17,8 +16,8 @@ from perdure.paths import STAGED
 from perdure.settings import NAME
 from perdure.store import Reader, files
 from perdure.store.files import StoredVersion
+from perdure.tree import Workspace
 from perdure.types import VOLUME_SPACE
-from perdure.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,7 @@ def files_then(
 
 def _digest(workspace: Workspace, path: str) -> str | None:
     try:
-        with workspace.open(path, any_size=True) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return workspace.digest(path, any_size=True)
     except NotFound:
         return None
 

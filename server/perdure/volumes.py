@@ -16,8 +16,9 @@ from pathlib import Path
 from perdure import note_files, paths
 from perdure.errors import InvalidInput, PerdureError, Refused, Unavailable
 from perdure.settings import Settings, VolumeSettings
+from perdure.tree import Replace
 from perdure.types import EVERY_NAMESPACE, VOLUME_SPACE
-from perdure.workspace import Replace, Workspace
+from perdure.workspace import DirectoryWorkspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Volume:
             )
 
 
-class VolumeWorkspace(Workspace):
+class VolumeWorkspace(DirectoryWorkspace):
     """The files of a volume. Paths are those among the files of a namespace: they begin with the mount.
 
     `root` is where former versions are kept. The directory is opened anew each time: it may come and go, and holding

@@ -80,10 +80,11 @@ def _of_file(ctx: typer.Context, command: str) -> Settings:
     """Return the settings of a store that lies in the data directory. Raises Refused for one in Postgres."""
     settings = settings_of(ctx)
     if settings.database.url is not None:
+        beside = f", and the folder {settings.data_dir / 'workspace'} beside it" * (settings.files.store == "directory")
         raise Refused(
             f"perdure {command} is for a store in the data directory, and this one is in Postgres. Save that with"
-            f" pg_dump, and the folder {settings.data_dir / 'workspace'} beside it; or take perdure export"
-            " --all-namespaces, which holds both and which perdure import reads."
+            f" pg_dump{beside}; or take perdure export --all-namespaces, which holds all of it and which perdure import"
+            " reads."
         )
     return settings
 

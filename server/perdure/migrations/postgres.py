@@ -40,8 +40,9 @@ INSERT INTO model (generation, token, enlisted) VALUES (1, :token, 1);
 INSERT INTO index_state (id, model) SELECT 1, id FROM model;
 """
 
-# What servers keep together beside what is stored; SQLite has none of it, so no step makes it.
-TOGETHER = """
+# What SQLite has none of, so that no step makes it: what servers keep together beside what is stored, and the bytes of
+# files. Made where it is missing, with each step.
+ALONE = """
 CREATE TABLE IF NOT EXISTS lease (
     name text COLLATE "C" PRIMARY KEY, token bigint NOT NULL, holder text NOT NULL, until timestamptz NOT NULL,
     note text, UNIQUE (name, token)
@@ -52,6 +53,10 @@ CREATE TABLE IF NOT EXISTS rate (
 CREATE TABLE IF NOT EXISTS held (
     namespace varchar COLLATE "C" PRIMARY KEY, bytes bigint NOT NULL, counted_at timestamptz NOT NULL
 ) WITH (fillfactor = 50);
+CREATE TABLE IF NOT EXISTS file_content (
+    namespace varchar COLLATE "C" NOT NULL, sha256 varchar COLLATE "C" NOT NULL, data bytea NOT NULL,
+    PRIMARY KEY (namespace, sha256)
+);
 """
 
 FUNCTIONS = """
@@ -220,7 +225,7 @@ def upgrade(connection: Connection) -> str | None:
         command.upgrade(config, "head")
         _widen(connection)
     schema = connection.execute(text("SELECT quote_ident(current_schema)")).scalar() or "public"
-    _run(connection, TOGETHER)
+    _run(connection, ALONE)
     _run(connection, FUNCTIONS.replace("{schema}", schema).replace("{seen}", SEEN))
     if present is None:
         _run(connection, TRIGGERS)

@@ -23,10 +23,10 @@ from perdure.service.quotas import Quotas
 from perdure.service.settling import Settling
 from perdure.settings import Settings
 from perdure.sharing import Collections
-from perdure.store import Database, FairLock, Reader, memories, passages, vectors
+from perdure.store import Database, Reader, Turns, memories, passages, vectors
+from perdure.tree import Workspace
 from perdure.types import Principal
 from perdure.volumes import Volumes
-from perdure.workspace import Workspace
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Core:
     settings: Settings
     workspace_of: Callable[[str], Workspace]
     """Of a namespace, or of the space of a volume."""
-    files_lock: FairLock
+    files_lock: Turns
     pool: ThreadPoolExecutor
     volumes: Volumes
     collections: Collections
@@ -244,7 +244,7 @@ class Part:
     def _present_at(self, tx: Reader, space: str, path: str) -> Present:
         """Return what stands at a path of a namespace or a volume: the first that is asked of the transaction."""
         put = self._core.settling.put(space, path)
-        return present_of(tx, self._core.workspace_of(space), space, path, put)
+        return present_of(tx, self._core.workspace_of(space).within(tx), space, path, put)
 
     def again(self, call: Callable[[], T]) -> T:
         """Return what a call gives; done anew while the database interrupts it and nothing of it is stored yet."""

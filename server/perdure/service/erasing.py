@@ -176,6 +176,8 @@ class Erasing(WritingBack):
                 reader = reader_of(tx)
                 erasure.mark(reader, scope)
                 journal.note(erasure.texts(reader, scope))
+                if scope.whole:
+                    erasing.note_contents(reader, scope.namespace, journal)
                 for id in erasure.told_beside(reader, scope.namespace):
                     if (row := memories.get(tx, scope.namespace, id)) is not None:
                         bring_back(tx, row, caller.agent, times.now(), "the digest that told it was erased")

@@ -27,8 +27,8 @@ from perdure.service.exported import (
 from perdure.snapshots import FileThen, files_then, passed_over, workspaces
 from perdure.store import EVERY, Reader, memories, transfer
 from perdure.store.files import StoredVersion
+from perdure.tree import Workspace
 from perdure.types import VOLUME_SPACE, Exported, Principal
-from perdure.workspace import Workspace
 
 Fields = dict[str, Any]  # Any: JSON values
 
@@ -108,7 +108,7 @@ class Exporting(Part):
     ) -> Iterator[tuple[str, Fields]]:
         if sharing.name_of(namespace) is not None:
             return  # a collection has none
-        workspace, seen = self._core.workspace_of(namespace), set[str]()
+        workspace, seen = self._core.workspace_of(namespace).within(reader), set[str]()
         for file in files_then(reader, partial(self._core.database.read, namespace), workspace, namespace):
             for version in file.versions:
                 yield "file_version", _version(workspace, namespace, file.path, version, problems)

@@ -16,8 +16,8 @@ from perdure.service import checks, times
 from perdure.service.core import Part
 from perdure.service.present import is_as_written
 from perdure.store import Reader, files
+from perdure.tree import TOO_LARGE, FileStat, Workspace
 from perdure.types import MAX_LISTED, MAX_SEARCHED_BYTES, FileInfo, FilePage, Principal
-from perdure.workspace import TOO_LARGE, FileStat, Workspace
 
 SEARCH_S = 10.0  # of one call; the cursor goes on from there
 BINARY = "no text"
@@ -78,13 +78,13 @@ class FileListing(Part):
         sought = _Sought(folder, after, find, wanted, passed)
         notes = sought.notes
         deadline = time.monotonic() + SEARCH_S
-        found = self._found(caller, sought)
         page: list[FileInfo] = []
         last, stopped = "", False
         with (
             self._core.foreground.under_way(),
             self._core.database.read(*self._core.volumes.spaces(caller.namespace)) as tx,
         ):
+            found = self._found(tx, caller, sought)
             for stat, lines in found:
                 if len(page) == limit:
                     break
@@ -107,8 +107,9 @@ class FileListing(Part):
         """Return what differs once there are other files than now, by their paths."""
         caller.require("files:read")
         digest = hashlib.sha256()
-        for stat, _ in self._found(caller, _Sought("", "", None, lambda path: not self._core.hides(path))):
-            digest.update(f"{stat.path}\n".encode())
+        with self._core.database.read(*self._core.volumes.spaces(caller.namespace)) as tx:
+            for stat, _ in self._found(tx, caller, _Sought("", "", None, lambda path: not self._core.hides(path))):
+                digest.update(f"{stat.path}\n".encode())
         return digest.hexdigest()
 
     def _info(self, reader: Reader, caller: Principal, stat: FileStat, lines: Found | None) -> FileInfo | None:
@@ -129,22 +130,23 @@ class FileListing(Part):
         shown, more = lines or ((), False)
         return FileInfo(stat.path, stat.bytes, version, times.show(times.store(stat.modified)), shown, more)
 
-    def _found(self, caller: Principal, sought: _Sought) -> Iterator[Listed]:
+    def _found(self, reader: Reader, caller: Principal, sought: _Sought) -> Iterator[Listed]:
         """Return the files beneath a folder, or the one file that the path names, in order of their paths.
 
         What is said of a volume that is away is added to the notes. Raises NotFound, Refused, and Unavailable for a
         folder of such a volume.
         """
         core = self._core
-        walks = [_walk(core.workspace_of(space), top, each) for space, top, each in self._beneath(caller, sought)]
+        beneath = self._beneath(reader, caller, sought)
+        walks = [_walk(core.workspace_of(space).within(reader), top, each) for space, top, each in beneath]
         if len(walks) == 1:
             return walks[0]
         if walks or sought.notes:
             return heapq.merge(*walks, key=lambda each: each[0].path)
         owner = core.owner(caller, sought.folder)
-        return _one(core.workspace_of(owner.namespace), sought)
+        return _one(core.workspace_of(owner.namespace).within(reader), sought)
 
-    def _beneath(self, caller: Principal, sought: _Sought) -> Iterator[tuple[str, str, _Sought]]:
+    def _beneath(self, reader: Reader, caller: Principal, sought: _Sought) -> Iterator[tuple[str, str, _Sought]]:
         """Yield (space, folder to begin in, what is sought there) of what lies beneath a folder; none for a file."""
         core, folder = self._core, sought.folder
         mounted = core.volumes.of(caller.namespace)
@@ -156,7 +158,7 @@ class FileListing(Part):
         def own(path: str) -> bool:  # a volume hides what lies in its place
             return sought.wanted(path) and not any(each.holds(path) for each in mounted)
 
-        if core.workspace_of(caller.namespace).is_folder(folder):
+        if core.workspace_of(caller.namespace).within(reader).is_folder(folder):
             yield caller.namespace, folder, replace(sought, wanted=own) if mounted else sought
         for volume in mounted:
             if not folder or volume.mount.startswith(f"{folder}/"):

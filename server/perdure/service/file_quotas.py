@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from perdure.errors import Refused
 from perdure.settings import FilesSettings
 from perdure.store import Database, Reader, files
-from perdure.workspace import Workspace
+from perdure.tree import Workspace
 
 WALK_EVERY_S = 60.0  # of what the database does not know of: files that others put there, or removed
 

@@ -16,6 +16,7 @@ from perdure.service.file_listing import FileListing
 from perdure.service.present import Present, stat_of
 from perdure.service.versions import not_kept
 from perdure.store import files
+from perdure.tree import Workspace
 from perdure.types import (
     MAX_BINARY_BYTES,
     MAX_EDITED_BYTES,
@@ -26,7 +27,6 @@ from perdure.types import (
     FileText,
     Principal,
 )
-from perdure.workspace import Workspace
 
 READ_FRAME = 600  # characters left for the line about the file
 HEAD_BYTES = 8_192  # that tell what a file is
@@ -59,17 +59,21 @@ class FileReading(FileListing):
                 shown = present.version if version is None else version
                 former = shown != present.version or present.unplaced or not (version is None or present.is_there)
                 digest = files.digest_of(tx, owner.namespace, path, shown) if former else None
+                # Within the transaction that says which version it is: on disk a later one may stand there by now.
+                in_rows = not (former or workspace.on_disk or present.on_disk is None)
+                data = workspace.within(tx).read(path) if in_rows else None
         except Damaged:
             if version is not None:
                 raise
-            present, shown, former, digest = Present(0, stat_of(workspace, path), ""), 0, False, None
+            present, shown, former, digest, data = Present(0, stat_of(workspace, path), ""), 0, False, None, None
             damaged = ("The database is damaged: which version this is, and whether it is the last, cannot be read.",)
         if former and digest is None:
             raise NotFound(f"{path} has no version {shown}; the present one is {present.version}.")
         if not former and present.on_disk is None:
             raise missing(path, present)
-        kept = nullcontext(io.BytesIO(self._version(owner.namespace, path, shown, digest))) if digest else None
-        with kept or workspace.open(path) as file:
+        if digest is not None:
+            data = self._version(owner.namespace, path, shown, digest)
+        with workspace.open(path) if data is None else nullcontext(io.BytesIO(data)) as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
             mime_type = _mime_type(file.read(HEAD_BYTES), path)
@@ -182,8 +186,8 @@ class FileReading(FileListing):
             present = self._present_at(tx, namespace, path)
             wanted = present.version if version is None else version
             digest = files.digest_of(tx, namespace, path, wanted)
-        if wanted == present.version and present.on_disk is not None and not present.unplaced:
-            return wanted, workspace.read(path)
+            if wanted == present.version and present.on_disk is not None and not present.unplaced:
+                return wanted, workspace.within(tx).read(path)
         if digest is None:
             if version is None:
                 raise missing(path, present)

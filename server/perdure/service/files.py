@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,8 +19,9 @@ from perdure.service.file_reading import FileReading, missing, text_of
 from perdure.service.present import Present, mtime_us, stat_of
 from perdure.service.receipts import Once
 from perdure.service.redaction import seen_in
-from perdure.store import episodes, files, passages, unsearched
+from perdure.store import episodes, files, passages, reader_of, unsearched
 from perdure.tables import EpisodeRow
+from perdure.tree import Replace, Workspace
 from perdure.types import (
     MAX_DIFF,
     MAX_EDITED_BYTES,
@@ -33,7 +35,6 @@ from perdure.types import (
     PrunedVersion,
     WriteMode,
 )
-from perdure.workspace import Replace, Workspace
 
 log = logging.getLogger(__name__)
 
@@ -219,7 +220,8 @@ class Files(FileReading):
                 remove()
             self._note_removed(namespace, path)
         elif present.unplaced:
-            workspace.write(path, workspace.read_version(path, present.version, present.sha256))
+            with workspace.replacing(path, workspace.read_version(path, present.version, present.sha256)) as put:
+                put()
             self._note_placed(workspace, namespace, path)
         else:
             return present
@@ -271,8 +273,8 @@ class Files(FileReading):
         there = self._keep_external(workspace, path, present)
         # Kept before the commit, so that a crash after it loses nothing.
         with workspace.replacing(path, data, keeps=True) as put:
-            _still(workspace, path, present)
             with self._changing(caller, (owner.namespace, path)) as tx:
+                _still(tx, workspace, path, present)
                 if there is not None:
                     self._record(tx, owner, path, there, present.version, "external_change")
                 self._record(tx, owner, path, data, version, kind, about)
@@ -301,8 +303,8 @@ class Files(FileReading):
         there = self._keep_external(workspace, path, present)
         receipt = FileDeleted(path, present.version)
         with workspace.removing(path) as remove:
-            _still(workspace, path, present)
             with self._changing(caller, (owner.namespace, path), spend_reserve=there is None) as tx:
+                _still(tx, workspace, path, present)
                 if there is not None:
                     self._record(tx, owner, path, there, present.version, "external_change")
                 self._record_removal(tx, owner, path, present.version)
@@ -331,8 +333,9 @@ class Files(FileReading):
         mode = present.on_disk.mode if present.on_disk is not None and stays else None
         left, came = _move_told(path, present.version, target, stays=stays)
         with source.removing(path) as remove, sink.replacing(target, data, mode=mode, keeps=True) as put:
-            _still(source, path, present)
             with self._changing(caller, (owner.namespace, path), (taker.namespace, target)) as tx:
+                _still(tx, source, path, present)
+                _still(tx, sink, target, before)
                 if there is not None:
                     self._record(tx, owner, path, there, present.version, "external_change")
                 self._record_removal(tx, owner, path, present.version, left)
@@ -369,7 +372,8 @@ class Files(FileReading):
             log.warning("version %d of a file is stored, and not yet in its place: %s", version, exc.strerror)
             return
         try:
-            self._core.settling.add(namespace, path, version, mtime_us(workspace.stat(path)))
+            stamp = mtime_us(workspace.stat(path)) if workspace.on_disk else None
+            self._core.settling.add(namespace, path, version, stamp)
         except PerdureError as exc:  # somebody moved it away at once, or the disk does not tell
             log.warning("version %d of a file is stored, and noted as such later: %s", version, exc)
 
@@ -386,6 +390,8 @@ class Files(FileReading):
         except OSError as exc:
             log.warning("a file is deleted, and its bytes are removed by the next writer: %s", exc.strerror)
             return
+        if not self._core.workspace_of(namespace).on_disk:
+            return  # the transaction noted it
         try:
             self._note_removed(namespace, path)
         except Unavailable as exc:
@@ -431,7 +437,11 @@ class Files(FileReading):
         """Note the version, and what recall finds of it: `found`, if it was read before, else it waits for that."""
         now = times.now()
         seq = _append(tx, caller, kind, path, version, about, now)
-        file = files.StoredFile(path, version, len(data), hashlib.sha256(data).hexdigest(), mtime_us=0)
+        workspace, placed_us = self._core.workspace_of(caller.namespace), 0
+        if not workspace.on_disk:
+            workspace.within(reader_of(tx)).keep(data)
+            placed_us = time.time_ns() // 1_000
+        file = files.StoredFile(path, version, len(data), hashlib.sha256(data).hexdigest(), placed_us)
         files.put(tx, caller.namespace, file, at=now, seq=seq)
         if self._core.hides(path):
             passages.remove(tx, caller.namespace, "file", path)
@@ -442,18 +452,20 @@ class Files(FileReading):
 
     def _record_removal(self, tx: Session, caller: Principal, path: str, version: int, about: str = "") -> None:
         _append(tx, caller, "delete_file", path, version, about, times.now())
-        files.note_placed(tx, caller.namespace, path, files.REMOVING)
+        on_disk = self._core.workspace_of(caller.namespace).on_disk
+        files.note_placed(tx, caller.namespace, path, files.REMOVING if on_disk else files.REMOVED)
         passages.remove(tx, caller.namespace, "file", path)
         unsearched.remove(tx, caller.namespace, path)
 
 
-def _still(workspace: Workspace, path: str, present: Present) -> None:
+def _still(tx: Session, workspace: Workspace, path: str, present: Present) -> None:
     """Raise Conflict if somebody changed the file since it was looked at: what was made of it then is outdated.
 
-    Called once the last step of a change knows what it may replace, so that no change is missed between the two.
+    Called once the last step of a change knows what it may replace, and the transaction has its turn among others, so
+    that no change is missed in between.
     """
-    if stat_of(workspace, path) != present.on_disk:
-        raise Conflict(f"Somebody else changed {path} on disk just now; nothing was written. Read it again.")
+    if stat_of(workspace.within(reader_of(tx)), path) != present.on_disk:
+        raise Conflict(f"Somebody else changed {path} just now; nothing was written. Read it again.")
 
 
 def _move_told(path: str, version: int, target: str, *, stays: bool) -> tuple[str, str]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
 from collections.abc import Callable
 
 from sqlmodel import Session
 
 from perdure.errors import Conflict, InvalidInput, NotFound, Refused
-from perdure.service import file_passages
+from perdure.service import file_passages, times
 from perdure.service.exported import FileLine, VersionLine, content_of
 from perdure.service.present import mtime_us
-from perdure.store import files, passages, reader_of, transfer
-from perdure.workspace import Workspace
+from perdure.store import episodes, files, passages, reader_of, transfer
+from perdure.tables import EpisodeRow
+from perdure.tree import Workspace
 
 WRITES = ("write_file", "edit_file", "external_change", "move_file")
 KNOWN_US = 1  # a time that no file has: what lies at the path was looked at, and is not the version in SQL
@@ -35,7 +37,7 @@ class FileImport:
     ) -> None:
         self._hides = hides
         self._tx, self._reader = tx, reader_of(tx)
-        self._workspace, self._namespace, self._numbers = workspace, namespace, numbers
+        self._workspace, self._namespace, self._numbers = workspace.within(self._reader), namespace, numbers
         self._added, self._present, self._kept = added, present, kept
         self._path = ""
         self._before: list[files.StoredVersion] = []
@@ -70,7 +72,9 @@ class FileImport:
         if data is not None:
             # Before the commit: a version that no row names does no harm, a row without its bytes would.
             self._workspace.keep(data)
-        stored = files.StoredFile(line.path, line.version, line.bytes, line.sha256, mtime_us=KNOWN_US)
+        # In rows nothing stands at the path until it is put there; on disk something else may.
+        known_us = KNOWN_US if self._workspace.on_disk else files.REMOVED
+        stored = files.StoredFile(line.path, line.version, line.bytes, line.sha256, known_us)
         files.put(self._tx, self._namespace, stored, at=line.at, seq=seq, pruned_at=line.pruned_at)
         self._new.append(line)
         self._last = data
@@ -91,20 +95,47 @@ class FileImport:
         ours = {digest, self._before[-1].sha256} if self._before else {digest}
         if there is not None and there not in ours:
             raise Conflict(f"at {line.path} stands another file. Move it away, or import into another namespace.")
-        if data is not None and line.sha256 is not None:
-            self._workspace.keep(data)  # as the next writer will
-            self._to_place.append((line.path, line.version + 1, line.sha256, False))
-        elif new and self._last is not None and line.placed == "version":
-            self._to_place.append((line.path, new[-1].version, new[-1].sha256, True))
         if line.placed == "nothing" and there is not None:
             self._kept.append(f"{self._namespace}: {line.path}")
         self._search(new)
+        if data is not None and line.sha256 is not None:
+            self._workspace.keep(data)  # as the next writer will
+            self._stands(line.path, line.version + 1, line.sha256, outside=data)
+        elif new and self._last is not None and line.placed == "version":
+            self._stands(line.path, new[-1].version, new[-1].sha256)
         if line.placed == "nothing" and new and files.was_deleted(self._reader, self._namespace, line.path):
             passages.remove(self._tx, self._namespace, "file", line.path)
             if there is None:
                 files.note_placed(self._tx, self._namespace, line.path, files.REMOVED)
         counts = self._added if new or there != digest else self._present
         counts[line.type] += 1
+
+    def _stands(self, path: str, version: int, sha256: str, outside: bytes | None = None) -> None:
+        """Have this stand at the path: on disk once all lines are taken. `outside` has no version yet."""
+        if self._workspace.on_disk:
+            self._to_place.append((path, version, sha256, outside is None))
+            return
+        if outside is not None:
+            self._take_external(path, version, sha256, outside)
+        files.note_placed(self._tx, self._namespace, path, time.time_ns() // 1_000)
+
+    def _take_external(self, path: str, version: int, sha256: str, data: bytes) -> None:
+        """Record what somebody put there from outside as the version it is: in rows nothing stands there without."""
+        now = times.now()
+        episode = EpisodeRow(
+            seq=self._numbers.next(),
+            namespace=self._namespace,
+            kind="external_change",
+            at=now,
+            recorded_at=now,
+            agent="",
+            content=f"version {version}, imported",
+            subject=path,
+        )
+        (seq,) = episodes.append(self._tx, [episode])
+        file = files.StoredFile(path, version, len(data), sha256, files.REMOVED)
+        files.put(self._tx, self._namespace, file, at=now, seq=seq)
+        self._recall(path, data, version, seq, now)
 
     def _leave(self, line: FileLine) -> None:
         """Note whether a file that is here stands otherwise than there."""
@@ -116,18 +147,20 @@ class FileImport:
 
     def _search(self, new: list[VersionLine]) -> None:
         passages.remove(self._tx, self._namespace, "file", self._path)
-        if new and self._last is not None and not self._hides(self._path):
+        if new and self._last is not None:
             line = new[-1]
-            seq = self._numbers.of(line.seq)
-            found, size = file_passages.contents(line.path, self._last), len(self._last)
-            file_passages.put(
-                self._tx, self._namespace, line.path, found, size, version=line.version, seq=seq, at=line.at
-            )
+            self._recall(line.path, self._last, line.version, self._numbers.of(line.seq), line.at)
+
+    def _recall(self, path: str, data: bytes, version: int, seq: int, at: str) -> None:
+        """Have recall find what the version says."""
+        passages.remove(self._tx, self._namespace, "file", path)
+        if not self._hides(path):
+            found = file_passages.contents(path, data)
+            file_passages.put(self._tx, self._namespace, path, found, len(data), version=version, seq=seq, at=at)
 
     def _digest(self, path: str) -> str | None:
         try:
-            with self._workspace.open(path, any_size=True) as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            return self._workspace.digest(path, any_size=True)
         except NotFound:
             return None
 
@@ -147,6 +180,7 @@ class FileImport:
 
     def _put(self, path: str, data: bytes) -> None:
         try:
-            self._workspace.write(path, data)
+            with self._workspace.replacing(path, data) as put:
+                put()
         except (Refused, Conflict) as exc:  # files before this one may be in place, so more cannot be said
             raise type(exc)(f"{exc} The database is as it was; import again then.") from exc

@@ -22,9 +22,9 @@ from perdure.service.seeding import Seeding
 from perdure.store import files, passages, reader_of, unsearched
 from perdure.store.files import StoredFile
 from perdure.store.unsearched import Mark
+from perdure.tree import FileStat, Workspace
 from perdure.types import Asking, Principal, Recall
 from perdure.volumes import Volume
-from perdure.workspace import FileStat, Workspace
 
 log = logging.getLogger(__name__)
 
@@ -262,7 +262,9 @@ class Noticing(Seeding, Recalling):
 
     def _has_files(self, space: str) -> bool:
         """Return whether there is anything to look at: a namespace may have no workspace yet."""
-        return space in self._volumes_read or (self._core.settings.data_dir / "workspace" / space / "files").is_dir()
+        if space in self._volumes_read or self._core.settings.files.store == "database":
+            return True
+        return (self._core.settings.data_dir / "workspace" / space / "files").is_dir()
 
     # --- what is to be done
 

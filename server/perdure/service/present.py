@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 
 from perdure.errors import NotFound
 from perdure.store import Reader, files
-from perdure.workspace import FileStat, Workspace
+from perdure.tree import FileStat, Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +41,10 @@ def present_of(
         row = replace(row, mtime_us=put[1])
     stat = stat_of(workspace, path)
     if row is None:
-        return Present(0, None, "") if stat is None else Present(1, stat, digest_of(workspace, path), external=True)
+        return Present(0, None, "") if stat is None else Present(1, stat, workspace.digest(path), external=True)
     if is_as_written(row, stat):
         return Present(row.version, stat, row.sha256)
-    sha256 = digest_of(workspace, path) if stat is not None else None
+    sha256 = workspace.digest(path) if stat is not None else None
     if row.deleted:
         if stat is None or sha256 is None:
             return Present(row.version, None, "")
@@ -71,11 +70,6 @@ def stat_of(workspace: Workspace, path: str) -> FileStat | None:
         return workspace.stat(path)
     except NotFound:
         return None
-
-
-def digest_of(workspace: Workspace, path: str) -> str:
-    with workspace.open(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def mtime_us(stat: FileStat) -> int:

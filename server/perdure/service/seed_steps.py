@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from sqlmodel import Session
 
-from perdure import seeding
-from perdure.note_files import NoteFile
+from perdure import note_files, seeding
+from perdure.note_files import NoteFile, Stamp
 from perdure.notes import Notes, Statement
 from perdure.seeding import Entry
 from perdure.service import checks, times
+from perdure.service.core import Core
 from perdure.service.memories import UNSAID_KIND, episode_about, new_id
 from perdure.store import episodes, memories, seeds
 from perdure.tables import MemoryRow
@@ -26,6 +28,14 @@ class Parsed:
 
     notes: Notes
     sha256: str
+
+
+def notes_there(core: Core, namespace: str, root: Path) -> dict[str, Stamp]:
+    """Return the files of notes of a namespace; `root` is where its files are, if they are in a directory."""
+    if core.settings.files.store == "directory":
+        return note_files.listing(root)
+    with core.database.read(namespace) as tx:
+        return note_files.listing_of(core.workspace_of(namespace).within(tx))
 
 
 @dataclass(slots=True)

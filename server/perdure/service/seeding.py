@@ -26,7 +26,7 @@ from perdure.service.core import Core
 from perdure.service.files import Files
 from perdure.service.memories import Memories, episode_about
 from perdure.service.redaction import Redaction
-from perdure.service.seed_steps import Parsed, Step, Told, Work, steps_of
+from perdure.service.seed_steps import Parsed, Step, Told, Work, notes_there, steps_of
 from perdure.service.upkeep import Upkeep
 from perdure.store import Reader, episodes, files, memories, passages, reader_of, seeds
 from perdure.store.seeds import Standing
@@ -240,7 +240,7 @@ class Seeding(Memories, Files, Upkeep):
             if watch.running is not None or now < watch.next_look:
                 return watch, watch.running, False
             begun = time.thread_time()
-            found = note_files.listing(self._root(caller.namespace))
+            found = notes_there(self._core, caller.namespace, self._root(caller.namespace))
             if (took := time.thread_time() - begun) > LONG_LOOK_S:
                 watch.next_look = now + took * LOOK_SHARE
             if found == watch.seen and now < watch.retry_at:
@@ -284,7 +284,7 @@ class Seeding(Memories, Files, Upkeep):
         if not paths:
             # What lies elsewhere is written only when it is named.
             more = (MEMORY, *(name for name in known if not PurePath(name).is_absolute())) if new else known
-            names = _in_order((*note_files.listing(root), *more), self._core.hides)
+            names = _in_order((*notes_there(self._core, namespace, root), *more), self._core.hides)
             return [self._named(namespace, name) for name in names]
         found: dict[str, NoteFile] = {}
         for path in paths:
@@ -314,7 +314,7 @@ class Seeding(Memories, Files, Upkeep):
         """Read the files. What is gone from them is forgotten last, so that a line may move from one to another."""
         said = frozenset[str]()
         if settle:
-            note_files.settle([each.file.path for each in told])
+            note_files.settle([each.file.path for each in told if each.file.is_on_disk])
         if dry_run:
             said = frozenset(digest for each in told for digest in self._said(each))
         for removals in (True,) if dry_run else (False, True):

@@ -13,9 +13,9 @@ from perdure.errors import PerdureError
 from perdure.service import file_passages
 from perdure.store import Database, Reader, files, reader_of
 from perdure.store.files import Waiting
+from perdure.tree import Workspace
 from perdure.types import MAX_INDEXED_FILE_BYTES
 from perdure.volumes import Volumes
-from perdure.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
@@ -65,15 +65,16 @@ class Settling:
         self._turn = threading.Lock()  # two threads would cut the same texts
         self._unreadable: set[tuple[str, str, int]] = set()  # left to the look, which reads what is on disk
 
-    def add(self, space: str, path: str, version: int, mtime_us: int) -> None:
-        """Have the version settled soon, whose bytes were put in their place just now."""
+    def add(self, space: str, path: str, version: int, mtime_us: int | None) -> None:
+        """Have the version settled soon, whose bytes were put in their place just now; None: its row says so."""
         with self._guard:
             self._last = time.monotonic()
             if not self._uncut:
                 self._first = self._last
-            if not self._put:
-                self._first_put = self._last
-            self._put[space, path] = _Put(version, mtime_us)
+            if mtime_us is not None:
+                if not self._put:
+                    self._first_put = self._last
+                self._put[space, path] = _Put(version, mtime_us)
             self._uncut.add(space)
             self._more.set()
             if self._thread is None and self._ends > self._last:

@@ -11,6 +11,7 @@ from sqlmodel import Session
 from perdure import pruning
 from perdure.directory import bytes_held_alone
 from perdure.errors import NotFound, PerdureError
+from perdure.kept import STAGED_MAX_AGE_S, former_place
 from perdure.pruning import Plan
 from perdure.service import times
 from perdure.service.core import Core
@@ -18,7 +19,7 @@ from perdure.settings import FilesSettings
 from perdure.store import reader_of, versions
 from perdure.store.files import StoredVersion
 from perdure.types import PrunedVersion
-from perdure.workspace import STAGED_MAX_AGE_S, content_place, former_place
+from perdure.workspace import DirectoryWorkspace
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +71,12 @@ def drop(core: Core, namespace: str, pruned: Sequence[PrunedVersion]) -> int:
         return 0
     try:
         workspace = core.workspace_of(namespace)
-        with bytes_held_alone(core.settings.data_dir) as alone, core.database.read(namespace) as tx:
+        with bytes_held_alone(core.settings.data_dir) as alone:
             if not alone:
                 return 0
-            places = [content_place(each) for each in versions.unnamed(tx, namespace, {p.sha256 for p in pruned})]
-            places += [former_place(each.path, each.version, each.sha256) for each in pruned]
-            return sum(workspace.drop(place) for place in places)
+            with core.database.read(namespace) as tx:
+                unnamed = versions.unnamed(tx, namespace, {each.sha256 for each in pruned})
+            return workspace.drop(unnamed, pruned)
     except (PerdureError, OSError) as exc:  # what was to be written is stored; tidy finds the bytes
         log.warning("bytes of pruned versions are still on disk: %s", exc)
         return 0
@@ -126,11 +127,13 @@ class VersionTidying:
                     return
                 with self._core.database.read(self._namespace) as tx:
                     unnamed = versions.unnamed(tx, self._namespace, digests)
-                self.freed_bytes += sum(workspace.drop(content_place(each)) for each in unnamed)
+                self.freed_bytes += workspace.drop(unnamed)
 
     def _bring_over(self) -> None:
         """Keep by content what stores up to schema 0006 kept by path, so that what is the same is there once."""
         core, workspace = self._core, self._core.workspace_of(self._namespace)
+        if not isinstance(workspace, DirectoryWorkspace):
+            return
         known: dict[str, tuple[str, int, str]] | None = None
         for place in workspace.kept_by_path():
             if known is None:  # most stores have none, and need not ask for all versions
@@ -138,12 +141,12 @@ class VersionTidying:
                     known = {former_place(*each): each for each in versions.all_kept(tx, self._namespace)}
             with core.files_lock.held(), bytes_held_alone(core.settings.data_dir) as alone:
                 if (version := known.get(place)) is not None:
-                    self._bring(*version)
+                    self._bring(workspace, *version)
                 elif alone:
                     # Young, it may be of an earlier release that still runs and has not committed the version yet.
-                    self.freed_bytes += workspace.drop(place, min_age_s=STAGED_MAX_AGE_S)
+                    self.freed_bytes += workspace.drop_place(place, min_age_s=STAGED_MAX_AGE_S)
 
-    def _bring(self, path: str, version: int, sha256: str) -> None:
+    def _bring(self, workspace: DirectoryWorkspace, path: str, version: int, sha256: str) -> None:
         with suppress(NotFound):  # a writer pruned it just now
-            if not self._core.workspace_of(self._namespace).bring_over(path, version, sha256):
+            if not workspace.bring_over(path, version, sha256):
                 self.notes.append(f"Version {version} of {path} is damaged.")

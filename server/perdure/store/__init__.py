@@ -3,6 +3,6 @@
 from perdure.store.engine import FileDatabase
 from perdure.store.fairlock import FairLock
 from perdure.store.opening import open_database
-from perdure.store.port import EVERY, Database, Reader, reader_of
+from perdure.store.port import EVERY, Database, Reader, Turns, reader_of
 
-__all__ = ["EVERY", "Database", "FairLock", "FileDatabase", "Reader", "open_database", "reader_of"]
+__all__ = ["EVERY", "Database", "FairLock", "FileDatabase", "Reader", "Turns", "open_database", "reader_of"]

@@ -224,6 +224,9 @@ class FileDatabase:
     def lease(self, name: str) -> FileLease:
         return FileLease(self.directory / f"{name}.lock", self._fence)
 
+    def turns(self, name: str) -> FairLock:
+        return FairLock(self.directory / f"{name}.lock")
+
     def draw(self, namespace: str, want: int, *, per_s: float, at_once: int) -> tuple[int, float] | None:
         # One server a directory is the rule, and a write of the file for each request would hold up all others.
         return None

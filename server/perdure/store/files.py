@@ -141,6 +141,18 @@ def last(reader: Reader, namespace: str) -> dict[str, StoredFile]:
     return {row[0]: StoredFile(*row) for row in rows}
 
 
+def standing(reader: Reader, namespace: str, folder: str = "", *, after: str = "", limit: int = -1) -> list[StoredFile]:
+    """Return the files beneath a folder, "" for all, that were not deleted and come after `after`, by path."""
+    # What begins with the folder and a slash sorts before the folder and a 0, which is the sign after the slash.
+    beneath = " AND path > :folder || '/' AND path < :folder || '0'" if folder else ""
+    rows = reader.execute(
+        "SELECT path, version, bytes, sha256, mtime_us FROM file"
+        f" WHERE namespace = :namespace AND mtime_us >= 0 AND path > :after{beneath} ORDER BY path LIMIT :limit",
+        {"namespace": namespace, "folder": folder, "after": after, "limit": limit},
+    )
+    return [StoredFile(*row) for row in rows]
+
+
 def used(reader: Reader, namespace: str) -> tuple[int, int]:
     """Return how many files there are, and the bytes of their last versions."""
     statement = "SELECT count(*), coalesce(sum(bytes), 0) FROM file WHERE namespace = ? AND mtime_us >= 0"

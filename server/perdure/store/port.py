@@ -50,6 +50,14 @@ class Reader(Protocol):
     def executemany(self, sql: str, parameters: Iterable[Values], /) -> Rows: ...
 
 
+class Turns(Protocol):
+    """One writer at a time over all processes of a store, in the order of asking."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Have the turn. Raises Unavailable when others keep it too long."""
+        ...
+
+
 class Database(Protocol):
     """Where the truth lies. Any number of processes and threads read and write it at once.
 
@@ -118,6 +126,10 @@ class Database(Protocol):
 
     def lease(self, name: str) -> Lease:
         """Return what one process at a time holds, of all that share the store. It is not held yet."""
+        ...
+
+    def turns(self, name: str) -> Turns:
+        """Return what writers take turns at, of all processes that share the store."""
         ...
 
     def draw(self, namespace: str, want: int, *, per_s: float, at_once: int) -> tuple[int, float] | None:

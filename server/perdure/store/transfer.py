@@ -95,6 +95,12 @@ class Numbers:
         self._note(old, new)
         return new
 
+    def next(self) -> int:
+        """Return the number of an event that the import itself makes."""
+        self._newest += 1
+        note_given(self._reader, "episode", self._newest)
+        return self._newest
+
     def of(self, old: int) -> int:
         """Return the number that the event has here."""
         found = self._reader.execute("SELECT new FROM temp.renumbered WHERE old = ?", (old,)).fetchone()

@@ -25,6 +25,7 @@ from perdure.store.port import AUDITED, EVERY, READER, TOKEN, Reader, T
 from perdure.store.postgres import trouble
 from perdure.store.postgres.lease import RowLease
 from perdure.store.postgres.reader import PostgresReader
+from perdure.store.postgres.turns import AdvisoryTurns
 
 Driver = psycopg.Connection[tuple[Any, ...]]  # Any: whatever the columns hold
 
@@ -217,6 +218,18 @@ class PostgresDatabase:
 
     def lease(self, name: str) -> RowLease:
         return RowLease(name, self._aside, self._fence)
+
+    def turns(self, name: str) -> AdvisoryTurns:
+        return AdvisoryTurns(name, self._taking_turns)
+
+    @contextlib.contextmanager
+    def _taking_turns(self) -> Generator[PostgresReader]:
+        begin = (
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {round(trouble.LOCK_WAIT_S * 1000)};"
+            f" SET LOCAL idle_in_transaction_session_timeout = {round(STOPPED_S * 1000)}"
+        )
+        with self._translated(), self._begun(begin) as (_, driver):
+            yield PostgresReader(driver)
 
     def draw(self, namespace: str, want: int, *, per_s: float, at_once: int) -> tuple[int, float] | None:
         with self._aside(namespace) as reader:
