@@ -123,9 +123,11 @@ def test_no_append_is_lost_and_every_version_is_kept_without_an_expected_one(
     servers: list[HttpServer], url: str
 ) -> None:
     with ThreadPoolExecutor(6) as pool:
-        arguments = ({"path": "log.txt", "content": f"{n}\n", "mode": "append"} for n in range(40))
-        answers = list(pool.map(lambda each: servers[int(each["content"]) % 2].call("write_file", **each), arguments))
-    assert sorted(structured(answer)["version"] for answer in answers) == list(range(1, 41))
+        sent = [
+            pool.submit(servers[n % 2].call, "write_file", path="log.txt", content=f"{n}\n", mode="append")
+            for n in range(40)
+        ]
+    assert sorted(structured(each.result())["version"] for each in sent) == list(range(1, 41))
     assert sorted(map(int, said(servers[1].call("read_file", path="log.txt")).split())) == list(range(40))
     assert sql(url, "SELECT count(*) FROM file_content") == [(40,)]
 
