@@ -475,8 +475,8 @@ def test_any_notes_keep_every_line_that_nothing_happened_to(text: str, data: st.
     additions = [Addition(f"mem_{n}", kind, said) for n, (kind, said) in enumerate(pairs)]
     new = rewrite(notes, "x.md", changes, additions)
     if new is None:  # something is not closed, and all below would belong to it
-        # Or an entry that holds an empty quotation: with words in it, the line below would belong to it.
-        assert any(mark in text for mark in ("```", "<div>", "<!--", "<private>", "- >"))
+        # Or an entry that holds an empty quotation or list: with words in it, the line below would belong to it.
+        assert any(mark in text for mark in ("```", "<div>", "<!--", "<private>", "- >", "- -"))
         return
     assert changes or additions or new.text == text
     kept = [s.text for n, s in enumerate(notes.statements) if n not in changes]

@@ -94,8 +94,26 @@ def read_through(path: str, data: bytes, stopped: Callable[[], bool]) -> Content
     return Contents(pieces, None if pieces else unsearched.NO_TEXT)
 
 
-def put(tx: Session, namespace: str, path: str, found: Contents, size: int, *, version: int, seq: int, at: str) -> None:
-    """Make this what recall finds of a version of the file, which has `size` bytes.
+def rows(
+    namespace: str, path: str, found: Contents, *, version: int, seq: int, at: str
+) -> Sequence[passages.NewPassage]:
+    """Return the rows of a version's sections. Of a long text they take as long to make as to store."""
+    return [_passage(namespace, path, piece, version, seq, at) for piece in found.pieces]
+
+
+def put(
+    tx: Session,
+    namespace: str,
+    path: str,
+    found: Contents,
+    size: int,
+    *,
+    version: int,
+    seq: int,
+    at: str,
+    made: Sequence[passages.NewPassage] | None = None,
+) -> None:
+    """Make this what recall finds of a version of the file, which has `size` bytes; `made` are its rows, if they are.
 
     Of one that waits to be read recall goes on finding the former version, until what it says is known.
     """
@@ -107,7 +125,8 @@ def put(tx: Session, namespace: str, path: str, found: Contents, size: int, *, v
         return
     passages.remove(tx, namespace, "file", path)
     unsearched.remove(tx, namespace, path)
-    passages.add(tx, [_passage(namespace, path, piece, version, seq, at) for piece in found.pieces])
+    made = made if made is not None else rows(namespace, path, found, version=version, seq=seq, at=at)
+    passages.add(tx, made)
 
 
 def _passage(namespace: str, path: str, piece: Piece, version: int, seq: int, at: str) -> passages.NewPassage:

@@ -13,6 +13,7 @@ from perdure.errors import PerdureError
 from perdure.service import file_passages
 from perdure.store import Database, Reader, files, reader_of
 from perdure.store.files import Waiting
+from perdure.store.passages import NewPassage
 from perdure.tree import Workspace
 from perdure.types import MAX_INDEXED_FILE_BYTES
 from perdure.volumes import Volumes
@@ -189,7 +190,7 @@ class Settling:
             self._take_in(space, batch)
 
     def _take_in(self, space: str, batch: Sequence[Waiting]) -> None:
-        read: list[tuple[Waiting, file_passages.Contents]] = []
+        read: list[tuple[Waiting, file_passages.Contents, Sequence[NewPassage]]] = []
         for each in batch:
             try:
                 data = self._workspace_of(space).read_version(each.path, each.version, each.sha256)
@@ -197,12 +198,23 @@ class Settling:
                 log.warning("a version of a file cannot be read: %s", exc)
                 self._unreadable.add((space, each.path, each.version))
                 continue
-            read.append((each, file_passages.contents(each.path, data)))
+            found = file_passages.contents(each.path, data)
+            # Made before the transaction, which other writers wait for.
+            made = file_passages.rows(space, each.path, found, version=each.version, seq=each.seq, at=each.at)
+            read.append((each, found, made))
         with self._database.write_derived(space) as tx:
-            for each, found in read:
+            for each, found, made in read:
                 if files.waiting(reader_of(tx), space, each.path) == [each]:  # nobody wrote it again, or was quicker
                     file_passages.put(
-                        tx, space, each.path, found, each.bytes, version=each.version, seq=each.seq, at=each.at
+                        tx,
+                        space,
+                        each.path,
+                        found,
+                        each.bytes,
+                        version=each.version,
+                        seq=each.seq,
+                        at=each.at,
+                        made=made,
                     )
         self._wake()
 
