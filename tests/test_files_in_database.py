@@ -164,7 +164,7 @@ def test_an_export_comes_back_into_rows_and_into_a_directory_and_out_of_it(url: 
     again = postgres.database_of(tmp_path / "third")
     taken = command(again, tmp_path / "c", "import", str(lines))
     assert taken.returncode == 0, taken.stderr
-    listed = json.loads(command(again, tmp_path / "c", "files", "list", "--json").stdout)["files"]
+    listed = json.loads(command(again, tmp_path / "c", "files", "list", "--json").stdout)
     assert [(each["path"], each["version"]) for each in listed] == [("c.md", 1), ("notes/a.md", 2)]
     assert command(again, tmp_path / "c", "files", "show", "notes/a.md", "1").stdout == "first\n"
     assert command(again, tmp_path / "c", "files", "show", "c.md").stdout == "put there by a person\n"
@@ -174,7 +174,7 @@ def test_erasing_a_namespace_leaves_nothing_of_its_files(url: str, tmp_path: Pat
     for namespace in ("ana", "bo"):
         text = f"The walnut of {namespace} lies in the drawer of the cupboard in the hall."
         command(url, tmp_path, "--namespace", namespace, "files", "write", "a.md", text=text)
-    erased = command(url, tmp_path, "--namespace", "ana", "erase", "--yes")
+    erased = command(url, tmp_path, "erase", "--namespace", "ana", "--yes")
     assert erased.returncode == 0, erased.stderr
     assert sql(url, "SELECT namespace FROM file_content") == [("bo",)]
     assert sql(url, "SELECT count(*) FROM file_version WHERE namespace = 'ana'") == [(0,)]
