@@ -462,7 +462,7 @@ FILES = st.tuples(st.lists(BLOCKS, max_size=20), st.sampled_from(["\n", "\r\n"])
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(FILES, st.data())
 def test_any_notes_keep_every_line_that_nothing_happened_to(text: str, data: st.DataObject) -> None:
     notes = parse(text, "x.md")

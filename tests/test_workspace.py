@@ -187,7 +187,7 @@ def kept(workspace: DirectoryWorkspace, data: bytes, path: str = "a.md", version
 
 def test_a_kill_at_any_moment_leaves_a_whole_file_and_every_version(root: Path, opening: Opening) -> None:
     number, last = 0, 0
-    for round_ in range(20):
+    for round_ in range(10):
         with subprocess.Popen(
             [sys.executable, "-c", WRITER, str(root), opening, str(number)], stdout=subprocess.PIPE
         ) as writer:
@@ -204,7 +204,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_file_and_every_version(root: Path, 
         assert [whole(kept(workspace, body_of(n), "deep/er/log.txt", n)) for n in versions] == list(versions)
         assert {found.path for found in workspace.walk()} <= {"deep/er/log.txt"}
         workspace.close()
-    assert number > 20
+    assert number > 10
 
 
 def test_what_a_crash_left_is_swept_once_it_is_old(workspace: DirectoryWorkspace, root: Path, opening: Opening) -> None:
