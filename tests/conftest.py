@@ -333,7 +333,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sqlite(reason): is about a store in a file; not for postgres")
     if config.getoption("--database") == "postgres":
         os.environ[DATABASE] = "postgres"
-        os.environ[FILES] = config.getoption("--files")
+        os.environ[FILES] = str(config.getoption("--files"))
         postgres.server_url()  # here, so that the processes of a parallel run share it
     warm.shared().refuses = bool(config.getoption("--cold"))
 
