@@ -35,7 +35,8 @@ STOPPED_S = 18.0  # without a word of a process that holds locks, after which th
 ASIDE_S = 1.0  # that what stands beside the calls waits for a lock
 OUTCOME_S = 15.0  # for asking what became of a commit whose answer was lost
 # Our statements take milliseconds: to compile one takes a hundred, and to plan it anew as long as to run it.
-OPTIONS = "-c jit=off -c plan_cache_mode=force_generic_plan"
+# A page is as near as the next one on today's disks: else whole tables are read where fifty rows are wanted of them.
+OPTIONS = "-c jit=off -c plan_cache_mode=force_generic_plan -c random_page_cost=1.1"
 STORE, NAMESPACE = 7_711_001, 7_711_002  # what advisory locks are of; the second is the seed of a name's hash
 
 _FILLED = (
