@@ -237,10 +237,10 @@ def erase(command: Path, *, quick: bool) -> Rows:
         in_log = {path for path in found["PostgreSQL's files"] if path.parent.name == "pg_wal"}
         outside = sum(map(len, found.values())) - len(in_log)
         control = sum(bool(_found(place, marks["staying"])) for place in places.values())
-        for _ in range(4):  # segments that were kept for later are more each time
+        after, rounds = 1, 4
+        while after and rounds:  # segments that were kept for later are more each time
             _recycle_log(database)
-            if not (after := len(_found(database.folder, marks["going"]))):
-                break
+            after, rounds = len(_found(database.folder, marks["going"])), rounds - 1
     said = f"{outside} files with one of {len(marks['going'])} markers outside of the write-ahead log, {len(in_log)} in"
     said += (
         f" it; {after} anywhere once its segments were written over; the markers of what stays were found in {control}"
