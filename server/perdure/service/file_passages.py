@@ -102,18 +102,9 @@ def rows(
 
 
 def put(
-    tx: Session,
-    namespace: str,
-    path: str,
-    found: Contents,
-    size: int,
-    *,
-    version: int,
-    seq: int,
-    at: str,
-    made: Sequence[passages.NewPassage] | None = None,
+    tx: Session, namespace: str, path: str, found: Contents, size: int, made: Sequence[passages.NewPassage]
 ) -> None:
-    """Make this what recall finds of a version of the file, which has `size` bytes; `made` are its rows, if they are.
+    """Make this what recall finds of a version of the file, which has `size` bytes and these `rows`.
 
     Of one that waits to be read recall goes on finding the former version, until what it says is known.
     """
@@ -125,7 +116,6 @@ def put(
         return
     passages.remove(tx, namespace, "file", path)
     unsearched.remove(tx, namespace, path)
-    made = made if made is not None else rows(namespace, path, found, version=version, seq=seq, at=at)
     passages.add(tx, made)
 
 

@@ -448,7 +448,8 @@ class Files(FileReading):
             return
         if found is None:
             found = file_passages.at_once(path, data)
-        file_passages.put(tx, caller.namespace, path, found, file.bytes, version=version, seq=seq, at=now)
+        made = file_passages.rows(caller.namespace, path, found, version=version, seq=seq, at=now)
+        file_passages.put(tx, caller.namespace, path, found, file.bytes, made)
 
     def _record_removal(self, tx: Session, caller: Principal, path: str, version: int, about: str = "") -> None:
         _append(tx, caller, "delete_file", path, version, about, times.now())

@@ -156,7 +156,8 @@ class FileImport:
         passages.remove(self._tx, self._namespace, "file", path)
         if not self._hides(path):
             found = file_passages.contents(path, data)
-            file_passages.put(self._tx, self._namespace, path, found, len(data), version=version, seq=seq, at=at)
+            made = file_passages.rows(self._namespace, path, found, version=version, seq=seq, at=at)
+            file_passages.put(self._tx, self._namespace, path, found, len(data), made)
 
     def _digest(self, path: str) -> str | None:
         try:

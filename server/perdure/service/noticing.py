@@ -412,7 +412,8 @@ class Noticing(Seeding, Recalling):
             self._files_taken[space, path] = time.monotonic()
         elif read.seen.again:
             last = files.history(reader_of(tx), space, path)[-1]
-            file_passages.put(tx, space, path, read.found, last.bytes, version=last.version, seq=last.seq, at=last.at)
+            made = file_passages.rows(space, path, read.found, version=last.version, seq=last.seq, at=last.at)
+            file_passages.put(tx, space, path, read.found, last.bytes, made)
         # As it was looked at: what changed since differs from this again.
         files.note_placed(tx, space, path, mtime_us(read.seen.stat))
 

@@ -205,17 +205,7 @@ class Settling:
         with self._database.write_derived(space) as tx:
             for each, found, made in read:
                 if files.waiting(reader_of(tx), space, each.path) == [each]:  # nobody wrote it again, or was quicker
-                    file_passages.put(
-                        tx,
-                        space,
-                        each.path,
-                        found,
-                        each.bytes,
-                        version=each.version,
-                        seq=each.seq,
-                        at=each.at,
-                        made=made,
-                    )
+                    file_passages.put(tx, space, each.path, found, each.bytes, made)
         self._wake()
 
     def _waiting(self, space: str) -> list[Waiting]:
