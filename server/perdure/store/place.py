@@ -90,7 +90,7 @@ class Place:
             )
         if not begin and self.was_recorded:
             self.refuse_lost()
-        self.has_log = bool(begin) and begin[WRITE_VERSION] == WAL
+        self.has_log = _has_log(begin)
         if begin and not self.has_log:
             self._refuse_foreign()
 
@@ -100,7 +100,10 @@ class Place:
             with closing(sqlite3.connect(f"{self._uri()}?mode=ro&immutable=1", uri=True)) as reader:
                 migrations.refuse_unknown(reader)
         except sqlite3.Error as exc:
-            raise trouble.of_sqlite(exc, self.directory) from exc
+            with self.path.open("rb") as file:
+                self.has_log = _has_log(file.read(100))
+            if not self.has_log:  # else another process of ours made it meanwhile, beneath this reader
+                raise trouble.of_sqlite(exc, self.directory) from exc
 
     def _left_trace(self) -> bool:
         return (self.directory / TRACE).exists()
@@ -209,6 +212,10 @@ def _visible(path: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _has_log(header: bytes) -> bool:
+    return header[WRITE_VERSION : WRITE_VERSION + 1] == bytes([WAL])
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
