@@ -27,7 +27,7 @@ from machine import provenance
 from replicas import Connection, Postgres, Replica, environment_of, postgres, proxied, replicas
 
 CLIENTS, STARTED = 200, 20
-EMBEDDER = "PERDURE_EMBEDDER"
+EMBEDDER, INDEX = "PERDURE_EMBEDDER", "PERDURE_INDEX__KIND"
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # of a client whose call failed; twice as long after each further failure
 FAILED = (OSError, EOFError, ServerGone, TimeoutError, ValueError)
 Rows = list[list[str]]
@@ -149,7 +149,7 @@ def throughput(command: Path, *, quick: bool, settings: dict[str, str]) -> Rows:
 
     Both embed the question by the model of the product, or by the one that `settings` name.
     """
-    settings = {f"{EMBEDDER}__KIND": "local", f"{EMBEDDER}__DEADLINE_S": "30"} | settings
+    settings = {f"{EMBEDDER}__KIND": "local", f"{EMBEDDER}__DEADLINE_S": "30", INDEX: "pgvector"} | settings
     memories, for_s, clients = (1_000, 5.0, 8) if quick else (10_000, 20.0, 16)
 
     async def filled(port: int) -> None:

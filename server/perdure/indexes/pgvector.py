@@ -39,7 +39,8 @@ VECTOR_S = 0.01  # what one more vector may take
 POOL = 4
 OLDEST = (0, 8)  # of pgvector: iterative scans
 INDEXED_DIMENSIONS, HALF_DIMENSIONS = 2000, 4000  # pgvector's limits: of a graph over float32, and over float16
-EXACT_NUMBERS = 4_000_000  # of float32 that are compared in some 15 ms: 10,000 vectors of 384
+EXACT_NUMBERS = 7_000_000  # of float32 that are compared in some 15 ms: 10,000 vectors of 384
+ROW = 300  # numbers that could be compared in the time of reading one more row
 OF_ALL = 4  # a namespace of a quarter of all vectors is found in the graph at once, and exactly if so much smaller
 SCANNED_MOST = 200_000  # rows that an iterative scan may look at
 SMALL_S = 30.0  # how long a namespace is taken for a small one before its vectors are counted again
@@ -267,7 +268,7 @@ class PgVector:
             return True
         counted = self._sizes.get(collection)
         if counted is None or time.monotonic() - counted[0] > SMALL_S:
-            most = self.exact_numbers // size
+            most = self.exact_numbers // (size + ROW)
             count, of_all = connection.execute(_named(_COUNT, token), (collection, most + 1)).fetchone() or (0, 0)
             counted = (time.monotonic(), count <= most // OF_ALL or (count <= most and count * OF_ALL < of_all))
             self._sizes[collection] = counted
@@ -277,7 +278,7 @@ class PgVector:
         """Build the graph if the table is large, however long it takes: the only call here without a deadline."""
         try:
             with self._connect(OPEN_S) as connection:
-                most = self.exact_numbers // size // OF_ALL
+                most = self.exact_numbers // (size + ROW) // OF_ALL
                 row = connection.execute(_named(_COUNT_ALL, token), (most + 1,)).fetchone()
                 if size <= HALF_DIMENSIONS and row is not None and row[0] > most:
                     self._build_graph(connection, token, size)

@@ -20,7 +20,7 @@ from perdure.words import Term, index_form, rarest, words_of
 
 MOST_POSITION, MOST_CHARS = 16_383, 200  # of a lexeme in Postgres: its last place, and what we keep of a long one
 MOST_OF_PREFIX = 50  # words that a beginning stands for
-BEST = 4  # times as many passages as are wanted, whether in reach or not
+BEST = 2  # times as many passages as are wanted, whether in reach or not
 BEST_IN_REACH = """
 SELECT s.id, s.score, p.id IS NOT NULL
 FROM word_scores(:namespace, CAST(:asked AS tsquery), CAST(:words AS text[]), CAST(:word_idf AS float8[]),
