@@ -388,6 +388,13 @@ def test_doctor_tells_a_directory_that_is_yet_to_be_made_from_one_that_holds_fil
     assert not (tmp_path / "data").exists() and not (tmp_path / "first").exists()
 
 
+def test_selftest_says_that_it_tried_the_disk_and_not_the_database(url: str, tmp_path: Path) -> None:
+    told = json.loads(command(url, tmp_path, "selftest", "--json").stdout)
+
+    assert "Only the disk" in told["left_out"]
+    assert execute(url, "SELECT count(*) FROM episode") == [(0,)]
+
+
 def test_a_data_directory_that_others_can_look_into_is_shut_to_them(url: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
 
