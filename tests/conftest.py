@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -29,7 +30,10 @@ from warm import PERDURE, Process
 
 DATABASE = "TEST_DATABASE"  # set by --database, for all processes of the run
 FILES = "TEST_FILES"  # set by --files
+NO_STORE = "TEST_WITHOUT_STORE"  # the test that runs, if it says that it keeps none
 OURS = "TEST_DATABASE_OF_DIRECTORY"  # the address that goes with a data directory, unless a test gave another
+PLACES = {"tmp_path_factory", "disk"}  # the fixtures behind every directory that a test has
+LEFT_OUT = pytest.StashKey[Counter[str]]()
 DEADLINE_S = 60.0  # the machine may be busy; what must be quick is measured elsewhere
 LEGACY = "2025-06-18"
 MODERN = "2026-07-28"
@@ -44,6 +48,7 @@ Json = dict[str, Any]  # Any: replies are asserted on, not typed
 
 def environment(data_dir: Path, **settings: str) -> dict[str, str]:
     """Return the environment of a server that needs no model, no worker and no network."""
+    assert NO_STORE not in os.environ, f"{os.environ[NO_STORE]} keeps a store: take its mark no_store away"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     ours = {"DATA_DIR": str(data_dir), "EMBEDDER__KIND": "hashing", "INDEX__KIND": "none"}
     # Empty places for settings and records, so that a developer's own do not decide a test.
@@ -128,13 +133,14 @@ def another_writes(data_dir: Path) -> Generator[None]:
         yield
 
 
-def stored_bytes(data_dir: Path) -> bytes:
-    """Return all that is stored, as it lies there: the files of the database, or every row of every table."""
+def stored_bytes(data_dir: Path, *left_out: str) -> bytes:
+    """Return all that is stored, as it lies there: the files of the database, or every row of every table but these."""
     if not on_postgres():
         return b"".join(path.read_bytes() for path in data_dir.glob("perdure.db*"))
     with store_of(data_dir) as store:
         tables = store.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
-        rows = (row for (table,) in tables for row in store.execute(f"SELECT CAST(t AS text) FROM {table} t"))
+        tables = [table for (table,) in tables if table not in left_out]
+        rows = (row for table in tables for row in store.execute(f"SELECT CAST(t AS text) FROM {table} t"))
         return "\n".join(row for (row,) in rows).encode()
 
 
@@ -314,7 +320,10 @@ class HttpServer:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--database", choices=("sqlite", "postgres"), default="sqlite", help="where stores are kept (default: sqlite)"
+        "--database",
+        choices=("sqlite", "postgres"),
+        default="sqlite",
+        help="where stores are kept; postgres leaves out tests for which that changes nothing (default: sqlite)",
     )
     parser.addoption(
         "--files",
@@ -331,6 +340,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cold: what it starts is to load everything, as it does for a user")
     config.addinivalue_line("markers", "directory(reason): is about files in a directory; not for files in rows")
     config.addinivalue_line("markers", "sqlite(reason): is about a store in a file; not for postgres")
+    config.addinivalue_line(
+        "markers", "no_store: uses a directory, and keeps no store in it; not once more for postgres"
+    )
+    config.addinivalue_line("markers", "own_database: names its database itself; not once more for postgres")
     if config.getoption("--database") == "postgres":
         os.environ[DATABASE] = "postgres"
         os.environ[FILES] = str(config.getoption("--files"))
@@ -338,12 +351,41 @@ def pytest_configure(config: pytest.Config) -> None:
     warm.shared().refuses = bool(config.getoption("--cold"))
 
 
+def why_not_on_postgres(item: pytest.Item) -> str | None:
+    """Return what keeps a test out of a run on Postgres, None for nothing.
+
+    A test without any directory has no place for a store, so it would find nothing new there.
+    """
+    if item.get_closest_marker("sqlite") is not None:
+        return "are about a store in a file"
+    if os.environ.get(FILES) == "database" and item.get_closest_marker("directory") is not None:
+        return "are about files in a directory"
+    if item.get_closest_marker("own_database") is not None:
+        return "name their database themselves"
+    given = item.fixturenames if isinstance(item, pytest.Function) else PLACES
+    if item.get_closest_marker("no_store") is not None or PLACES.isdisjoint(given):
+        return "keep no store"
+    return None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if on_postgres():
-        marks = ("sqlite", "directory") if os.environ.get(FILES) == "database" else ("sqlite",)
-        left_out = [item for item in items if any(item.get_closest_marker(mark) is not None for mark in marks)]
+        why = {item: why_not_on_postgres(item) for item in items}
+        left_out = [item for item in items if why[item] is not None]
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        items[:] = [item for item in items if why[item] is None]
+        config.stash[LEFT_OUT] = Counter(filter(None, why.values()))
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str:
+    told = config.stash.get(LEFT_OUT, Counter[str]())
+    return f"left out on postgres: {', '.join(f'{n} that {reason}' for reason, n in told.items())}" if told else ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    os.environ.pop(NO_STORE, None)
+    if item.get_closest_marker("no_store") is not None:
+        os.environ[NO_STORE] = item.nodeid
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -136,6 +136,14 @@ def new_database(name: str) -> str:
     return url_of(name)
 
 
+def drop_database(data_dir: Path) -> None:
+    """Remove the database of a data directory, so that the next of that name begins with none."""
+    name = urlsplit(database_of(data_dir)).path[1:]
+    with _lock:
+        _drop(name)
+        _made.discard(name)
+
+
 def drop_databases() -> None:
     """Remove the databases that were made since this was called last, whoever is connected."""
     with _lock:

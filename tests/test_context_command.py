@@ -241,6 +241,7 @@ def test_a_question_that_looks_like_an_option_comes_after_two_dashes(asked: Path
     assert "Ana prefers tea" in context(asked, "--max-chars", "800", "--", "--tea")
 
 
+@pytest.mark.no_store
 @pytest.mark.parametrize(
     ("options", "toml", "variables"),
     [

@@ -25,6 +25,8 @@ from perdure.settings import Settings, variable_of, walk_settings
 from postgres import start_server
 from tokens import Listening, message_in, post
 
+pytestmark = pytest.mark.own_database
+
 DEPLOY = ROOT / "deploy"
 COMPOSED = ("compose.yaml", "compose-single.yaml")
 FORMS = {"embedded": "StatefulSet", "replicas": "Deployment"}  # of Kubernetes, and what each of them runs

@@ -17,6 +17,8 @@ from perdure.cli import app
 from perdure.mcp.tools import TOOLS
 from perdure.settings import NOT_SETTINGS, load_settings, variable_of, walk_settings
 
+pytestmark = pytest.mark.no_store
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {

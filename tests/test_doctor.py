@@ -80,6 +80,19 @@ def test_doctor_sees_what_others_can_read_what_waits_and_a_clock_that_was_set_ba
     assert data_dir.stat().st_mode & 0o777 == 0o755
 
 
+def test_a_memory_with_broken_tags_is_shown_without_and_told_by_doctor(store: Path, data_dir: Path) -> None:
+    copy_store(store, data_dir)
+    with store_of(data_dir) as db:
+        db.execute("""UPDATE memory SET metadata = '{"broken', tags = '[' WHERE key = 'lamp'""")
+
+    recall = perdure(data_dir, "recall", "lamp", **WITHOUT)
+    forget = perdure(data_dir, "forget", "--key", "kettle", **WITHOUT)
+    told = findings(perdure(data_dir, "doctor", "--json", **WITHOUT))
+
+    assert "lamp" in recall.stdout and forget.returncode == 0, (recall, forget)
+    assert told["rows"]["level"] == "warning" and "mem_" in told["rows"]["text"]
+
+
 @pytest.mark.sqlite(reason="pages")
 def test_doctor_names_damaged_pages_and_the_database_stays_as_it_is(store: Path, data_dir: Path) -> None:
     shutil.copytree(store, data_dir)
@@ -239,6 +252,7 @@ def test_a_data_directory_within_an_installation_or_a_cache_does_not_last() -> N
     assert lasts(Path("/home/ana/.cache/uv/archive/data"), local, Path("/opt/venv")) is not None
 
 
+@pytest.mark.sqlite(reason="the server that it kills has a store in a file")
 def test_selftest_passes_and_leaves_nothing_behind(store: Path, data_dir: Path) -> None:
     copy_store(store, data_dir)
     before = sorted((path, path.stat().st_mtime_ns) for path in data_dir.rglob("*"))
@@ -251,6 +265,7 @@ def test_selftest_passes_and_leaves_nothing_behind(store: Path, data_dir: Path) 
     assert sorted((path, path.stat().st_mtime_ns) for path in data_dir.rglob("*")) == before
 
 
+@pytest.mark.sqlite(reason="the server that it kills has a store in a file")
 def test_selftest_on_a_disk_that_cannot_be_written_says_that_it_could_not_be_tried(disk: Disk) -> None:
     filler = disk.fill()
     full, in_json = disk.perdure("selftest"), disk.perdure("selftest", "--json")

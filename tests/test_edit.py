@@ -201,6 +201,7 @@ def test_an_edit_keeps_what_somebody_else_put_there(client: StdioClient, root: P
     assert [kind for kind, _ in events(client, "e/outside.md")] == ["write_file", "external_change", "edit_file"]
 
 
+@pytest.mark.no_store
 @pytest.mark.skipif(shutil.which("patch") is None, reason="patch is not installed")
 def test_the_difference_is_one_that_patch_takes(tmp_path: Path) -> None:
     random = Random(7)

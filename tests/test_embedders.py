@@ -113,6 +113,7 @@ def test_many_threads_get_the_vectors_one_would_get(local: Embedder):
     assert [got[number] for number in range(len(words))] == [row.tobytes() for row in expected]
 
 
+@pytest.mark.no_store
 @pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
 def test_a_damaged_file_is_refused_and_the_message_says_how_to_get_a_whole_one(tmp_path: Path, name: str):
     for source in model_files():
@@ -125,6 +126,7 @@ def test_a_damaged_file_is_refused_and_the_message_says_how_to_get_a_whole_one(t
         load(tmp_path)
 
 
+@pytest.mark.no_store
 def test_a_missing_file_is_refused_and_the_message_says_how_to_get_it(tmp_path: Path):
     with pytest.raises(Unavailable, match=r"model\.onnx cannot be read .*make install.*perdure-model-bge-small-en"):
         load(tmp_path)

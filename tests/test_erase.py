@@ -57,7 +57,7 @@ def left_of(*folders: Path, mark: str = MARK) -> list[str]:
         if path.is_file() and not path.is_symlink() and holds(path.read_bytes()):
             found.append(str(path))
     if on_postgres():
-        stores = (folder for folder in folders if (folder / "workspace").is_dir())
+        stores = (folder for folder in folders if (folder / "in-use.lock").exists())
         found += [f"the database of {each}" for each in stores if holds(stored_bytes(each))]
     return found
 
@@ -72,7 +72,9 @@ def words_of(data_dir: Path, begin: str = MARK) -> list[str]:
 
 def vectors_of(data_dir: Path, namespace: str) -> list[bytes]:
     with store_of(data_dir) as database:
-        found = database.execute("SELECT embedding FROM chunk WHERE namespace = ? AND embedding NOT NULL", (namespace,))
+        found = database.execute(
+            "SELECT embedding FROM chunk WHERE namespace = ? AND embedding IS NOT NULL", (namespace,)
+        )
         return [embedding[: len(embedding) // 2] for (embedding,) in found]
 
 

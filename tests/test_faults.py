@@ -459,17 +459,3 @@ def test_a_database_whose_first_pages_are_damaged_is_refused_with_what_to_do(sto
     assert "restore a backup" in done.stderr
     assert "Traceback" not in done.stderr
     assert path.read_bytes() == whole
-
-
-def test_a_row_with_broken_metadata_is_shown_without_and_told_by_doctor(
-    start_stdio: StartStdio, store: Path, data_dir: Path
-) -> None:
-    client = started(start_stdio, store, data_dir)
-    with closing(sqlite3.connect(data_dir / "perdure.db")) as db:
-        db.execute("""UPDATE memory SET metadata = '{"broken', tags = '[' WHERE key = 'lamp'""")
-        db.commit()
-
-    assert_reads(client)
-    assert not client.call("forget", key="kettle")["isError"]
-    doctor = perdure(data_dir, "doctor", **WITHOUT)
-    assert "cannot be read; they are shown without" in doctor.stdout

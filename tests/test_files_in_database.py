@@ -13,6 +13,8 @@ import pytest
 import postgres
 from conftest import HttpServer, Json, StartHttp, environment, run
 
+pytestmark = pytest.mark.own_database
+
 URL, STORE = "PERDURE_DATABASE__URL", "PERDURE_FILES__STORE"
 
 
@@ -216,7 +218,8 @@ def test_a_store_keeps_files_in_one_place(url: str, tmp_path: Path) -> None:
     assert other.returncode == 1 and 'files.store = "directory"' in other.stderr
 
 
-@pytest.mark.sqlite("it is refused there alone")
 def test_files_in_the_database_need_one_of_postgres(tmp_path: Path) -> None:
-    refused = run("files", "list", env=environment(tmp_path) | {STORE: "database"})
+    env = environment(tmp_path) | {STORE: "database"}
+    env.pop(URL, None)
+    refused = run("files", "list", env=env)
     assert refused.returncode == 2 and "Set database.url" in refused.stderr, refused.stderr

@@ -137,6 +137,7 @@ def give(index: VectorIndex, collection: str, ids: range, vectors: Matrix) -> No
     until(index.rest, bool)
 
 
+@pytest.mark.no_store
 @each
 def test_it_finds_what_exact_search_finds_and_nothing_of_another_collection(
     index: VectorIndex, backend: Backend
@@ -160,6 +161,7 @@ def test_it_finds_what_exact_search_finds_and_nothing_of_another_collection(
         assert hits >= 0.97 * 200
 
 
+@pytest.mark.no_store
 @each
 def test_a_vector_that_is_given_again_stands_there_once_and_as_it_was_given_last(index: VectorIndex) -> None:
     rows = clustered(50)
@@ -173,6 +175,7 @@ def test_a_vector_that_is_given_again_stands_there_once_and_as_it_was_given_last
     assert np.allclose([held[id] for id in (1, 2, 3)], rows[[1, 0, 2]], atol=1e-5)
 
 
+@pytest.mark.no_store
 @each
 def test_what_is_deleted_is_not_found_and_deleting_what_is_not_there_is_fine(index: VectorIndex) -> None:
     index.delete("never", [1])
@@ -185,6 +188,7 @@ def test_what_is_deleted_is_not_found_and_deleting_what_is_not_there_is_fine(ind
     assert sorted(index.fetch("c", [3, 4, 5])) == [3]
 
 
+@pytest.mark.no_store
 @each
 def test_it_is_whole_when_it_is_opened_again_and_another_token_is_an_empty_store(
     index: VectorIndex, backend: Backend
@@ -198,6 +202,7 @@ def test_it_is_whole_when_it_is_opened_again_and_another_token_is_an_empty_store
     assert again.query("c", rows[2], 1) == []
 
 
+@pytest.mark.no_store
 @each
 def test_a_store_that_is_gone_is_lost_for_who_has_it_open_and_new_for_who_opens_it(
     index: VectorIndex, backend: Backend
@@ -212,6 +217,7 @@ def test_a_store_that_is_gone_is_lost_for_who_has_it_open_and_new_for_who_opens_
     assert not backend.client().open(TOKEN)
 
 
+@pytest.mark.no_store
 @remote
 def test_a_call_ends_at_its_deadline_when_the_server_is_away_and_works_again_afterwards(
     index: VectorIndex, backend: Backend
@@ -231,6 +237,7 @@ def test_a_call_ends_at_its_deadline_when_the_server_is_away_and_works_again_aft
     assert index.info()["running"]
 
 
+@pytest.mark.no_store
 @remote
 def test_a_call_ends_at_its_deadline_while_the_server_stands_still(index: VectorIndex, backend: Backend) -> None:
     rows = clustered(20)
@@ -379,5 +386,7 @@ def test_an_address_that_cannot_be_one_is_refused_without_repeating_it(data_dir:
         assert refused.returncode == 2
         assert f"the url of {kind} must begin with" in refused.stderr
         assert "secret-word" not in refused.stderr
-    missing = run("status", env=environment(data_dir, PERDURE_INDEX__KIND="pgvector"))
+    env = environment(data_dir, PERDURE_INDEX__KIND="pgvector")
+    env.pop("PERDURE_DATABASE__URL", None)  # where it is else
+    missing = run("status", env=env)
     assert missing.returncode == 2 and "index.url" in missing.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -27,6 +28,8 @@ from perdure.tables import EpisodeRow, SQLModel
 from perdure.types import Asking, Principal, Turn
 from perdure.words import query_terms
 
+pytestmark = pytest.mark.own_database
+
 URL = "PERDURE_DATABASE__URL"
 WRITERS = 6
 
@@ -47,8 +50,8 @@ def said(answer: Json) -> str:
     return answer["content"][0]["text"]
 
 
-def command(url: str, data_dir: Path, *arguments: str) -> Any:
-    return run(*arguments, env=environment(data_dir) | {URL: url})
+def command(url: str, data_dir: Path, *arguments: str, text: str = "") -> Any:
+    return run(*arguments, env=environment(data_dir) | {URL: url}, text=text)
 
 
 def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
@@ -355,6 +358,49 @@ def test_what_is_erased_is_in_no_row_and_in_no_file_of_a_table(start_stdio: Star
     assert command(url, data_dir, "--namespace", "bo", "erase", "--thread", "talk", "--yes").returncode == 0
     assert execute(url, "SELECT count(*) FROM episode WHERE kind = 'turn'") == [(0,)]
     assert command(url, data_dir, "audit", "verify").returncode == 0
+
+
+# --- a look at it
+
+
+def test_doctor_makes_neither_tables_nor_a_directory_where_there_are_none(tmp_path: Path) -> None:
+    url = postgres.new_database("looked_at")
+
+    done = command(url, tmp_path / "data", "doctor")
+
+    assert done.returncode == 0, done
+    assert "The database is empty" in done.stdout
+    assert execute(url, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'") == []
+    assert not (tmp_path / "data").exists()
+
+
+def test_doctor_tells_a_directory_that_is_yet_to_be_made_from_one_that_holds_files_and_is_gone(
+    url: str, tmp_path: Path
+) -> None:
+    first = command(url, tmp_path / "first", "remember", "The lamp is on the desk.")
+    new = command(url, tmp_path / "data", "doctor")
+    written = command(url, tmp_path / "first", "files", "write", "lamp.md", text="On the desk")
+    shutil.rmtree(tmp_path / "first")
+    gone = command(url, tmp_path / "first", "doctor")
+
+    assert [each.returncode for each in (first, new, written, gone)] == [0, 0, 0, 1], (new, gone)
+    assert f"There is no {tmp_path / 'data'} yet" in new.stdout
+    assert "which is missing" in gone.stdout
+    assert not (tmp_path / "data").exists() and not (tmp_path / "first").exists()
+
+
+def test_selftest_says_that_it_tried_the_disk_and_not_the_database(url: str, tmp_path: Path) -> None:
+    told = json.loads(command(url, tmp_path, "selftest", "--json").stdout)
+
+    assert "Only the disk" in told["left_out"]
+    assert execute(url, "SELECT count(*) FROM episode") == [(0,)]
+
+
+def test_a_data_directory_that_others_can_look_into_is_shut_to_them(url: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+
+    with closing(PostgresDatabase(url, tmp_path)):
+        assert tmp_path.stat().st_mode & 0o777 == 0o700
 
 
 # --- words

@@ -26,6 +26,8 @@ from perdure.store import EVERY, FileDatabase, reader_of
 from perdure.store.postgres import PostgresDatabase
 from tokens import message_in, post, request, status_of
 
+pytestmark = pytest.mark.own_database
+
 URL = "PERDURE_DATABASE__URL"
 CLIENTS = 20
 

@@ -27,6 +27,8 @@ from perdure.settings import EmbedderSettings, IndexSettings
 from perdure.worker import EmbedClient, IndexClient
 from perdure.worker.link import Link
 
+pytestmark = pytest.mark.no_store
+
 T = TypeVar("T")
 TOKEN, NEXT = "g000001-aaaa", "g000002-bbbb"
 DEADLINE_S = 30.0  # the machine may be busy; nothing here is about speed

@@ -25,6 +25,8 @@ from perdure.paths import normalize
 from perdure.types import MAX_FILE_BYTES
 from perdure.workspace import DirectoryWorkspace
 
+pytestmark = pytest.mark.no_store
+
 Opening = Literal["openat2", "walk"]
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import perdure
-from conftest import DEADLINE_S, PERDURE, StdioClient, environment
+import postgres
+from conftest import DEADLINE_S, PERDURE, StdioClient, environment, on_postgres
 
 NOBODY = 65532
 KETTLE, LAMP = "The kettle is in the left cupboard", "The lamp is in the hall"
@@ -127,6 +128,8 @@ def disk_of(size: str) -> Generator[Disk]:
     made = Disk(size)
     yield made
     made.close()
+    if on_postgres():
+        postgres.drop_database(DATA)  # each disk is mounted at the same place
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from perdure.disk import sync_folder
@@ -21,6 +21,14 @@ COMING, FORMER = "coming-", "before-restore-"
 SETTINGS_OF_BACKUP = "settings-of-backup.toml"
 REPLACED = (SETTINGS_OF_BACKUP, "workspace", "perdure.db")  # in this order, as far as they come
 LEFT = ("workers", "perdure.db-wal", "perdure.db-shm")  # belong to the former database, and nothing comes for them
+
+
+def keep_to_owner(directory: Path) -> None:
+    """Take from others what they may do in the directory, if it is this user's. Raises OSError."""
+    found = directory.stat()
+    if found.st_uid == os.getuid() and found.st_mode & 0o077:
+        with suppress(OSError):  # a read-only disk
+            directory.chmod(found.st_mode & 0o700)  # what others may read of it would be everything
 
 
 def settle(directory: Path) -> None:

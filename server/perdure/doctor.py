@@ -23,7 +23,7 @@ from perdure.endpoint import is_local
 from perdure.errors import InvalidInput, Unavailable
 from perdure.models import Models
 from perdure.settings import Settings, record_of
-from perdure.store import EVERY, Reader, health, open_database, vectors
+from perdure.store import EVERY, Reader, contents, health, look, vectors
 from perdure.store.place import Place, advice
 from perdure.store.reserve import RESERVE_BYTES
 from perdure.store.vectors import IndexState
@@ -255,6 +255,11 @@ def _contents(reader: sqlite3.Connection, settings: Settings) -> Iterator[Findin
         )
         return
     yield Finding("schema", "ok", f"The schema is {present}, that of this program.")
+    yield from _rows(reader, settings)
+
+
+def _rows(reader: Reader, settings: Settings) -> Iterator[Finding]:
+    """Look at what is stored, whichever database it lies in."""
     if damaged := health.damaged_rows(reader):
         yield Finding(
             "rows",
@@ -268,23 +273,33 @@ def _contents(reader: sqlite3.Connection, settings: Settings) -> Iterator[Findin
 
 def _postgres(settings: Settings) -> Iterator[Finding]:
     try:
-        database = open_database(settings)
+        database = look(settings)
     except Unavailable as exc:
         why = f" ({exc.__cause__})".replace("\n", " ") if exc.__cause__ is not None else ""
         fix = "Start the server that database.url names, or correct that setting; perdure migrate changes a schema."
         yield Finding("database", "failure", f"{exc}{why}", fix)
         return
+    if database is None:
+        yield Finding("database", "ok", "The database is empty; the first command or server makes its tables.")
+        return
     with closing(database):
         try:
             yield Finding("database", "ok", f"{database.engine} with {database.bytes / 2**20:,.1f} MiB.")
-            if (why := database.blocked(1.0)) is not None:
-                yield Finding("database", "failure", why, "Until then servers answer from what is stored.")
             with database.read(EVERY) as reader:
+                if not settings.data_dir.is_dir():
+                    yield _no_directory(reader, settings.data_dir)
+                elif (why := database.blocked(1.0)) is not None:
+                    yield Finding("database", "failure", why, "Until then servers answer from what is stored.")
                 yield Finding("schema", "ok", f"The schema is {database.schema(reader)}, that of this program.")
-                yield _clock(health.last_recorded(reader))
-                yield from _index(reader, settings)
+                yield from _rows(reader, settings)
         except Unavailable as exc:
             yield Finding("database", "failure", str(exc), "Look at the log of its server.")
+
+
+def _no_directory(reader: Reader, directory: Path) -> Finding:
+    if contents.any_elsewhere(reader):
+        return Finding("files", "failure", f"The files of this store are kept in {directory}, which is missing.", LOST)
+    return Finding("permissions", "ok", f"There is no {directory} yet; the first command or server makes it.")
 
 
 def _pages(reader: sqlite3.Connection) -> Finding:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
 
 STEPS = 10_000  # of SQLite's machine between two looks at the clock: about a millisecond
 MOST_PROBLEMS = 5
+ROWS = 1_000  # looked at between two statements
 HEADING = "*** in database main ***"  # before what SQLite found in the pages themselves
 
 
@@ -41,8 +45,24 @@ def check_pages(reader: sqlite3.Connection, deadline_s: float) -> Checked:
 
 def damaged_rows(reader: Reader) -> list[str]:
     """Return the first memories whose tags or metadata are no JSON; they are shown without them."""
-    statement = "SELECT id FROM memory WHERE NOT json_valid(tags) OR NOT json_valid(metadata) LIMIT ?"
-    return [id for (id,) in reader.execute(statement, (MOST_PROBLEMS,))]
+    return list(islice(_damaged(reader), MOST_PROBLEMS))
+
+
+def _damaged(reader: Reader) -> Iterator[str]:
+    # Read here: Postgres can be asked whether a text is JSON only from its version 16 on.
+    statement = "SELECT id, tags, metadata FROM memory WHERE id > ? ORDER BY id LIMIT ?"
+    rows = reader.execute(statement, ("", ROWS)).fetchall()
+    while rows:
+        yield from (id for id, *texts in rows if not all(text is None or _is_json(text) for text in texts))
+        rows = reader.execute(statement, (rows[-1][0], ROWS)).fetchall()
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def last_recorded(reader: Reader) -> str | None:

@@ -29,6 +29,16 @@ def open_database(settings: Settings) -> Database:
     return _postgres()(url, settings.data_dir, connections=connections, audited=settings.audit.enabled)
 
 
+def look(settings: Settings) -> Database | None:
+    """Return the database of Postgres as it is, None while it is empty; nothing is made. Raises Unavailable."""
+    assert settings.database.url is not None
+    database = _postgres()(settings.database.url, settings.data_dir, connections=2, make=False)
+    if not database.is_empty:
+        return database
+    database.close()
+    return None
+
+
 def migrate(settings: Settings) -> tuple[str | None, str]:
     """Bring the store to this program's schema; return the one it had, None for a new one, and the one it has.
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from perdure import migrations
 from perdure.archive import reading
+from perdure.directory import keep_to_owner
 from perdure.disk import sync_folder
 from perdure.errors import Unavailable
 from perdure.store import trouble
@@ -57,10 +58,7 @@ class Place:
                     sync_folder(folder.parent)  # or a power failure may take the whole directory
                 # Made before SQLite makes it: its log and shared memory take the mode of the database.
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            found = self.directory.stat()
-            if found.st_uid == os.getuid() and found.st_mode & 0o077:
-                with suppress(OSError):  # a read-only disk
-                    self.directory.chmod(found.st_mode & 0o700)  # what others may read of it would be everything
+            keep_to_owner(self.directory)
         except OSError as exc:
             raise Unavailable(self._unusable(exc)) from exc
         self.recognise()

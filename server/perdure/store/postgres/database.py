@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlmodel import Session
 
+from perdure.directory import keep_to_owner
 from perdure.errors import Interrupted, Unavailable
 from perdure.lease import LOST, STILL_S, Fence
 from perdure.migrations import HEAD, postgres
@@ -68,22 +69,25 @@ class PostgresDatabase:
 
     _closed = False
 
-    def __init__(self, url: str, directory: Path, *, connections: int = 20, audited: bool = True) -> None:
-        """`directory` is the data directory. An empty database gets the schema. Raises Unavailable with what to do."""
+    def __init__(
+        self, url: str, directory: Path, *, connections: int = 20, audited: bool = True, make: bool = True
+    ) -> None:
+        """`directory` is the data directory. Raises Unavailable with what to do.
+
+        An empty database gets the schema, and the directory is made, unless it is only to be looked at (`make`).
+        """
         self.directory = directory
         self._audited = audited
         self._fence = Fence()
         self._commits = threading.local()  # how many writes a thread has committed
         self._refused: str | None = None  # why the last write was, if the server takes none
         self._engine = _engine_of(url, connections)
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as exc:
-            unusable = f"The data directory {directory} cannot be used: {exc.strerror}. Set PERDURE_DATA_DIR."
-            raise Unavailable(unusable) from exc
+        if make:
+            _make_directory(directory)
         with self._administering() as connection:
             present = postgres.schema_version(connection)
-            if present is None:
+            self.is_empty = present is None and not make
+            if present is None and make:
                 self._upgrade(connection)
             postgres.refuse_other(present)
 
@@ -352,6 +356,15 @@ class PostgresDatabase:
     def close(self) -> None:
         self._closed = True
         self._engine.dispose()
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_to_owner(directory)
+    except OSError as exc:
+        unusable = f"The data directory {directory} cannot be used: {exc.strerror}. Set PERDURE_DATA_DIR."
+        raise Unavailable(unusable) from exc
 
 
 def _engine_of(url: str, connections: int) -> Engine:
