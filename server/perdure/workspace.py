@@ -34,7 +34,6 @@ from perdure.tree import (
     check_writable,
 )
 
-
 GONE = "The workspace is gone from disk. Ask the operator to restart the server."
 
 
