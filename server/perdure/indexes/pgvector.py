@@ -135,16 +135,18 @@ class PgVector:
         if (size := self._size(token)) is None:
             return []
 
+        driver = self._import()
+
         def ask(connection: psycopg.Connection[Any]) -> list[tuple[int, float]]:
-            with connection.transaction():
-                exact = self._is_small(connection, token, collection, size)
-                connection.execute(
-                    "SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true),"
-                    " set_config('hnsw.ef_search', %s, true), set_config('hnsw.max_scan_tuples', %s, true)",
-                    (str(min(max(k, 100), 1000)), str(SCANNED_MOST)),
-                )
-                statement = _named(_NEAREST_EXACT if exact else _NEAREST, token, size)
-                found = connection.execute(statement, {"q": _text(vector), "c": collection, "k": k}).fetchall()
+            exact = self._is_small(connection, token, collection, size)
+            nearest = _named(_NEAREST_EXACT if exact else _NEAREST, token, size).decode()
+            script = _SEARCH.format(width=min(max(k, 100), 1000), most=SCANNED_MOST, nearest=nearest)
+            # All in one round trip, which none makes whose values the server binds.
+            with driver.ClientCursor(connection) as cursor:
+                cursor.execute(script.encode(), {"q": _text(vector), "c": collection, "k": k})
+                while cursor.description is None and cursor.nextset():
+                    pass
+                found = cursor.fetchall()
             # Relaxed order gives up a little order for not reading twice.
             return sorted(((int(id), 1.0 - float(far)) for id, far in found), key=lambda hit: (-hit[1], hit[0]))
 
@@ -400,6 +402,10 @@ ORDER BY (embedding <=> %(q)s::vector) + 0, id LIMIT %(k)s
 _NEAREST = """
 SELECT id, embedding <=> %(q)s::vector FROM {table} WHERE collection = %(c)s
 ORDER BY {indexed} <=> %(q)s::{type} LIMIT %(k)s
+"""
+_SEARCH = """
+BEGIN; SET LOCAL hnsw.iterative_scan = relaxed_order; SET LOCAL hnsw.ef_search = {width};
+SET LOCAL hnsw.max_scan_tuples = {most}; {nearest}; COMMIT
 """
 _FETCH = "SELECT id, embedding FROM {table} WHERE collection = %s AND id = ANY(%s)"
 _VALID = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"

@@ -57,11 +57,15 @@ class _Question:
 
 @dataclass(slots=True)
 class _Meaning:
-    """What the vectors brought up. `near` is None where the index was not asked, or could not answer."""
+    """What the vectors brought up. `near` is None where the index was not asked, or could not answer.
+
+    `candidates` are those of the passages in `near` that are in reach, where they were looked up already.
+    """
 
     vector: Vector | None = None
     model: int | None = None
     near: list[tuple[int, float]] | None = None
+    candidates: dict[int, passages.Candidate] | None = None
     degraded: list[str] = field(default_factory=list[str])
 
 
@@ -243,17 +247,15 @@ class Recalling(Part):
             meaning.near = near
             if len(near) < k:
                 return meaning
-            chunks = [id for id, _ in near]
             with core.database.read(*question.spaces) as tx:
-                if filtered:
-                    enough = len(_candidates(tx, question, chunks=chunks)) >= pool
-                else:
-                    # A long text has many chunks near each other: k chunks may be of a few passages only.
-                    enough = passages.count_passages(tx, chunks) >= pool // 2
-            if enough:
+                meaning.candidates = _candidates(tx, question, chunks=[id for id, _ in near], model=meaning.model)
+            # A long text has many chunks near each other: k chunks may be of a few passages only.
+            if len(meaning.candidates) >= (pool if filtered else pool // 2):
                 return meaning
             if k >= MAX_WIDENED:
-                meaning.near = None  # few of the nearest pass the filter: reading those that do is exact and quicker
+                meaning.near = meaning.candidates = (
+                    None  # few of the nearest pass the filter: reading those that do is exact and quicker
+                )
                 return meaning
             k *= 4
 
@@ -274,8 +276,10 @@ class Recalling(Part):
         cosines: dict[int, tuple[list[float], Vector]] = {}
         if meaning.vector is not None and meaning.model is not None:
             exact = self._exact(tx, question, found, meaning.vector, meaning.model)
-            chunks = [id for id, _ in (*exact, *(meaning.near or ()))]
-            candidates |= _candidates(tx, question, chunks=chunks, model=meaning.model)
+            known, near = meaning.candidates or {}, [] if meaning.candidates is not None else meaning.near or []
+            candidates |= known
+            if chunks := [id for id, _ in (*exact, *near)]:
+                candidates |= _candidates(tx, question, chunks=chunks, model=meaning.model)
             cosines = passages.cosines(candidates.values(), meaning.vector)
             self._compare(tx, question.spaces, meaning.vector, found)
         embedder = self._core.indexer.embedder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -161,15 +162,14 @@ def count(reader: Reader, namespace: str, reach: Reach, *, filtered: bool) -> di
     if filtered:
         where, values = reach.sql(namespace)
         return dict(reader.execute(f"SELECT p.type, count(*) FROM passage p WHERE {where} GROUP BY p.type", values))
-    counts: dict[str, int] = dict(
-        reader.execute("SELECT type, passages FROM in_reach WHERE namespace = ?", (namespace,))
-    )
-    for type, expired in reader.execute(
-        "SELECT type, count(*) FROM passage INDEXED BY passage_expiring WHERE namespace = ? AND expires_at <= ?"
-        " AND hidden = 0 AND superseded_at IS NULL GROUP BY type",
-        (namespace, reach.now),
+    counts = Counter[str]()
+    for type, count in reader.execute(
+        "SELECT type, passages FROM in_reach WHERE namespace = :namespace UNION ALL"
+        " SELECT type, -count(*) FROM passage INDEXED BY passage_expiring WHERE namespace = :namespace"
+        " AND expires_at <= :now AND hidden = 0 AND superseded_at IS NULL GROUP BY type",
+        {"namespace": namespace, "now": reach.now},
     ):
-        counts[type] -= expired
+        counts[type] += count
     return counts
 
 
@@ -273,12 +273,6 @@ def search_exact(
         if len(best) == k:
             break
     return list(best.values())
-
-
-def count_passages(reader: Reader, chunks: Iterable[int]) -> int:
-    """Return how many passages the chunks are pieces of."""
-    statement = "SELECT count(DISTINCT passage_id) FROM chunk WHERE id IN (SELECT value AS number FROM json_each(?))"
-    return reader.execute(statement, (json.dumps(list(chunks)),)).fetchone()[0]
 
 
 @dataclass(frozen=True, slots=True)
