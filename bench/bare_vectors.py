@@ -15,8 +15,11 @@ from typing import LiteralString, cast
 import numpy as np
 import psycopg
 
+from perdure.embedders import Embedder, open_embedder
 from perdure.embedders.hashing import HashingEmbedder
+from perdure.settings import EmbedderSettings
 from perdure.store import EVERY
+from perdure.store.full_text import CONTEXT_WEIGHT
 from perdure.store.port import reader_of
 from perdure.store.postgres import PostgresDatabase, words
 
@@ -94,7 +97,7 @@ def put_synthetic(url: str, directory: Path, start: int, end: int, spaces: int) 
     with closing(PostgresDatabase(url, directory)) as database:
         for begin in range(0, len(rows), 5_000):
             with database.write_derived(EVERY) as tx:
-                words.add(reader_of(tx), rows[begin : begin + 5_000])
+                words.add(reader_of(tx), rows[begin : begin + 5_000], context_weight=CONTEXT_WEIGHT)
 
 
 def _copy(connection: psycopg.Connection, into: str, rows: Sequence[tuple[object, ...]]) -> None:
@@ -103,12 +106,13 @@ def _copy(connection: psycopg.Connection, into: str, rows: Sequence[tuple[object
             copy.write_row(row)
 
 
-def bare_loops(url: str, count: int, for_s: float) -> float:
+def bare_loops(url: str, count: int, for_s: float, kind: str) -> float:
     """Return how many questions a second loops of as many processes ask of a table with an HNSW index, at once.
 
-    One statement each: the ten nearest vectors of a namespace by pgvector, joined to their texts.
+    Each embeds its question by the model of this kind, and makes one statement: the ten nearest vectors of a namespace
+    by pgvector, joined to their texts.
     """
-    size = HashingEmbedder.dimensions
+    size = _model(kind).dimensions
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         connection.execute("DROP TABLE IF EXISTS bare")
@@ -121,13 +125,20 @@ def bare_loops(url: str, count: int, for_s: float) -> float:
         connection.execute("CREATE INDEX ON bare USING hnsw (embedding vector_cosine_ops)")
         connection.execute("ANALYZE bare")
     loops = [
-        subprocess.Popen([sys.executable, __file__, url, str(for_s)], stdout=subprocess.PIPE) for _ in range(count)
+        subprocess.Popen([sys.executable, __file__, url, str(for_s), kind], stdout=subprocess.PIPE)
+        for _ in range(count)
     ]
     return sum(int(loop.communicate()[0]) for loop in loops) / for_s
 
 
-def _loop(url: str, for_s: float) -> int:
-    embed, rng, asked = HashingEmbedder(), random.Random(3), 0
+def _model(kind: str) -> Embedder:
+    model = open_embedder(EmbedderSettings.model_validate({"kind": kind}))
+    assert model is not None, "recall by words alone has no vectors to compare"
+    return model
+
+
+def _loop(url: str, for_s: float, kind: str) -> int:
+    embed, rng, asked = _model(kind), random.Random(3), 0
     statement = (
         "SELECT b.id, e.content, 1 - (b.embedding <=> CAST(%s AS vector)) FROM bare b JOIN passage p ON p.id = b.id"
         " JOIN episode e ON e.seq = p.seq WHERE b.namespace = %s ORDER BY b.embedding <=> CAST(%s AS vector) LIMIT 10"
@@ -142,4 +153,4 @@ def _loop(url: str, for_s: float) -> int:
 
 
 if __name__ == "__main__":
-    print(_loop(sys.argv[1], float(sys.argv[2])))
+    print(_loop(sys.argv[1], float(sys.argv[2]), sys.argv[3]))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-RESTING_S = 10.0  # a server that took less than a tenth of it does nothing of its own any more
 PROTOCOL = "2025-06-18"  # what most clients of today speak over stdio
 
 
@@ -152,32 +151,6 @@ def wait_until_nothing_is_pending(client: StdioClient, timeout_s: float = 900.0)
         if time.monotonic() > deadline:
             raise ServerGone(f"rows were still pending after {timeout_s:.0f} s")
         time.sleep(0.2)  # each look costs the embed worker a query
-
-
-def wait_until_it_rests(client: StdioClient, timeout_s: float = 1800.0) -> None:
-    """Return when the server does next to nothing by itself: what it begins beside calls is over then.
-
-    Raises ServerGone after `timeout_s`.
-    """
-    deadline, before = time.monotonic() + timeout_s, _processor_s(client.process.pid)
-    while True:
-        time.sleep(RESTING_S)
-        now = _processor_s(client.process.pid)
-        if now - before <= RESTING_S / 10:
-            return
-        if time.monotonic() > deadline:
-            raise ServerGone(f"the server was still at work by itself after {timeout_s:.0f} s")
-        before = now
-
-
-def _processor_s(pid: int) -> int:
-    told = subprocess.run(["ps", "-o", "time=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout
-    # [days-][hours:]minutes:seconds, on macOS with hundredths
-    days, _, clock = told.strip().rpartition("-")
-    seconds = 0
-    for part in clock.split(":"):
-        seconds = seconds * 60 + int(float(part))
-    return seconds + int(days or 0) * 86_400
 
 
 def default_command() -> Path:

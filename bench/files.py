@@ -1,6 +1,6 @@
 """What file tools cost beside what they cannot do without: an echo of the SDK, a synced write, GNU grep.
 
-usage: python bench/files.py [--quick] [--indexed N] [--command PERDURE] [--parent DIR] [--out FILE]
+usage: python bench/files.py [--part NAME ...] [--quick] [--indexed N] [--command PERDURE] [--parent DIR] [--out FILE]
 The calls go through MCP over stdio, each in turn with its floor, so that what else the machine does hits both alike.
 """
 
@@ -17,11 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from client import StdioClient, ToolError, default_command, run_bench, wait_until_it_rests
+import files_edits
+from client import StdioClient, ToolError, default_command, run_bench
 from figures import table
 from machine import ROOT, provenance
 from texts import statements
@@ -34,9 +36,14 @@ SEARCHES = 9
 NEEDLE = "the kingfisher that nobody mentioned"
 WITH_NEEDLE = 20  # files that hold it
 FOLDERS = 100
+UNREAD = ".tree"  # a folder that recall passes over: reading 100 MB for it would go on beside the searches for minutes
 NEVER = "zqxjvk"  # no file holds it
 READ_AT_MOST, WRITE_AT_MOST, SEARCH_AT_MOST = 1.5, 2.0, 2.0
 INDEXING = ROOT / "bench" / "files_index.py"
+
+
+Part = tuple[list[str], bool]
+"""(lines of Markdown, whether the figures were reached)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +73,81 @@ class Measured:
 
 def main() -> int:
     options = _options()
-    calls, files, searches = (30, 500, 3) if options.quick else (CALLS, FILES, SEARCHES)
+    lines: list[str] = []
+    reached = True
+    for name in options.part or PARTS:
+        found, good = PARTS[name](options)
+        print("\n".join(found), flush=True)
+        lines += ["", f"## {TITLES[name]}", "", *found]
+        reached &= good
+    if not options.part or options.out:
+        out = options.out or ROOT / "bench" / "results" / "files.md"
+        out.parent.mkdir(parents=True, exist_ok=True)
+        text = ["# What file tools cost", "", *provenance(), "", *load_told(), *lines[1:], ""]
+        out.write_text("\n".join(text), encoding="utf-8")
+        print(f"written to {out}")
+    return 0 if reached else 1
+
+
+@contextlib.contextmanager
+def _folder(options: argparse.Namespace) -> Generator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="perdure-bench-", dir=options.parent))
     try:
-        measured = reads_and_writes(options.command, folder, calls)
-        measured += searching(options.command, folder, files, searches)
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return _write(options, measured, calls, files, searches)
+
+
+def _reads_and_writes(options: argparse.Namespace) -> Part:
+    calls = 30 if options.quick else CALLS
+    with _folder(options) as folder:
+        measured = reads_and_writes(options.command, folder, calls)
+    return _shown(f"{calls} calls each, {SIZE:,} bytes a file.", measured)
+
+
+def _search(options: argparse.Namespace) -> Part:
+    files, searches = (500, 3) if options.quick else (FILES, SEARCHES)
+    with _folder(options) as folder:
+        measured = searching(options.command, folder, files, searches)
+    what = f"{searches} searches each of {files:,} files, {files * SIZE / 1e6:,.0f} MB. grep runs with LC_ALL=C"
+    return _shown(f"{what} and counts its start.", measured)
+
+
+def _markdown(options: argparse.Namespace) -> Part:
+    """Return what the bench of indexing prints."""
+    command = [sys.executable, str(INDEXING), "--command", str(options.command)]
+    command += ["--files", str(options.indexed)] if options.indexed else ["--quick"] if options.quick else []
+    with _folder(options) as folder:
+        ran = subprocess.run([*command, "--out", str(folder / "out.md")], capture_output=True, text=True, check=False)
+    if ran.returncode not in (0, 1) or not ran.stdout:  # 1: it measured, and a figure was not reached
+        raise ToolError(f"{INDEXING.name} ended with {ran.returncode}: {ran.stderr[-400:]}")
+    return ran.stdout.strip().splitlines()[:-1], not ran.returncode
+
+
+def _edits(options: argparse.Namespace) -> Part:
+    with _folder(options) as folder:
+        start = partial(started, options.command)
+        return files_edits.measure(start, folder, 40 if options.quick else files_edits.EDITS)
+
+
+def _shown(what: str, measured: Sequence[Measured]) -> Part:
+    head = ["figure", "Perdure", "floor", "times", "reach", ""]
+    lines = [f"{what} Milliseconds, p50 / p95.", "", *table(head, [each.row() for each in measured])]
+    return lines, all(each.ratio <= each.at_most for each in measured)
+
+
+PARTS: Mapping[str, Callable[[argparse.Namespace], Part]] = {
+    "reads_and_writes": _reads_and_writes,
+    "search": _search,
+    "markdown": _markdown,
+    "edits": _edits,
+}
+TITLES = {
+    "reads_and_writes": "Reading and writing",
+    "search": "Searching",
+    "markdown": "Indexing",
+    "edits": "Two clients at once",
+}
 
 
 def started(command: Path, folder: Path) -> StdioClient:
@@ -160,12 +234,10 @@ def bodies(count: int) -> list[str]:
 
 
 def searching(command: Path, folder: Path, files: int, searches: int) -> list[Measured]:
-    tree = folder / "search" / "workspace" / "default" / "files"
+    tree = folder / "search" / "workspace" / "default" / "files" / UNREAD
     fill(tree, files)
     client = started(command, folder / "search")
-    # A first listing finds them, as it does a person's folder; reading them for recall goes on beside it for minutes.
     client.call("list_files", {"limit": 1})
-    wait_until_it_rests(client)
     expected = min(WITH_NEEDLE, files)
     kinds = {
         "a text": (NEEDLE, ["-F", NEEDLE], expected),
@@ -205,7 +277,9 @@ def fill(tree: Path, files: int) -> None:
 def search_ours(client: StdioClient, contains: str, matches: int) -> None:
     found, cursor = 0, None
     while True:
-        page = client.call("list_files", {"contains": contains} | ({"cursor": cursor} if cursor else {}))
+        page = client.call(
+            "list_files", {"path": UNREAD, "contains": contains} | ({"cursor": cursor} if cursor else {})
+        )
         found += len(page["files"])
         if (cursor := page.get("next_cursor")) is None:
             break
@@ -234,24 +308,6 @@ def forget_pages(tree: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def indexing(options: argparse.Namespace) -> list[str]:
-    """Return what the bench of indexing prints, if it is there."""
-    if not INDEXING.exists():
-        return []
-    command = [
-        sys.executable,
-        str(INDEXING),
-        "--command",
-        str(options.command),
-        *(["--quick"] if options.quick else []),
-        *(["--files", str(options.indexed)] if options.indexed else []),
-    ]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ran.returncode not in (0, 1) or not ran.stdout:  # 1: it measured, and a figure was not reached
-        raise ToolError(f"{INDEXING.name} ended with {ran.returncode}: {ran.stderr[-400:]}")
-    return ["", "## Indexing", "", ran.stdout.strip()]
-
-
 def load_told() -> list[str]:
     """Return what to say of a machine that did other things as well, after the measuring; nothing of a quiet one."""
     load, cores = os.getloadavg()[2], os.cpu_count() or 1
@@ -264,34 +320,18 @@ def load_told() -> list[str]:
     ]
 
 
-def _write(options: argparse.Namespace, measured: Sequence[Measured], calls: int, files: int, searches: int) -> int:
-    lines = [
-        f"{calls} calls each, {SIZE:,} bytes a file; {searches} searches each of {files:,} files,"
-        f" {files * SIZE / 1e6:,.0f} MB. Milliseconds, p50 / p95. grep runs with LC_ALL=C and counts its start.",
-        "",
-        *table(["figure", "Perdure", "floor", "times", "reach", ""], [each.row() for each in measured]),
-    ]
-    print("\n".join(lines), flush=True)
-    more = indexing(options)
-    print("\n".join(more))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    text = ["# What file tools cost", "", *provenance(), "", *load_told(), *lines, *more, ""]
-    options.out.write_text("\n".join(text), encoding="utf-8")
-    print(f"written to {options.out}")
-    return 0 if all(each.ratio <= each.at_most for each in measured) else 1
-
-
 def _p95(values: Sequence[float]) -> float:
     return statistics.quantiles(values, n=20, method="inclusive")[-1]
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What file tools cost beside their floors.")
+    parser.add_argument("--part", action="append", choices=sorted(PARTS), help="this one alone; repeat it")
     parser.add_argument("--quick", action="store_true", help="small sizes, for a look")
     parser.add_argument("--indexed", type=int, help="how many files are indexed, if not as many as are searched")
     parser.add_argument("--command", type=Path, default=default_command(), help="the perdure to measure")
     parser.add_argument("--parent", type=Path, help="where the data directory and the floor's files lie")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "files.md")
+    parser.add_argument("--out", type=Path, help="where the tables go; of single parts only if it is given")
     return parser.parse_args()
 
 

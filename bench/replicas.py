@@ -117,13 +117,26 @@ def postgres() -> Generator[Postgres]:
 
 @contextlib.contextmanager
 def replicas(
-    command: Path, database: Postgres, settings: Mapping[str, str] | None = None, *, count: int = 2
+    command: Path,
+    database: Postgres,
+    settings: Mapping[str, str] | None = None,
+    *,
+    count: int = 2,
+    own_workers: bool = False,
 ) -> Generator[tuple[list[Replica], Path]]:
-    """Give servers that share the database and one data directory, as on a shared volume, and that directory."""
+    """Give servers that share the database and one data directory, as on a shared volume, and that directory.
+
+    With `own_workers` each has a worker for its model, as servers of several machines do.
+    """
     directory = database.folder.parent / "data"
     environment = environment_of(database, directory, settings)
     with contextlib.ExitStack() as stack:
-        running = [Replica(command, environment) for _ in range(count)]
+        running = list[Replica]()
+        for n in range(count):
+            workers = database.folder.parent / f"workers{n}"
+            workers.mkdir(exist_ok=True)
+            own = {"PERDURE_EMBEDDER__WORKER_DIR": str(workers)} if own_workers else {}
+            running.append(Replica(command, environment | own))
         for each in running:
             stack.callback(each.stop)
         for each in running:

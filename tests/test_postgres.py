@@ -21,11 +21,12 @@ from conftest import HttpServer, Json, StartHttp, StartStdio, environment, run
 from perdure.app import open_service
 from perdure.migrations import HEAD
 from perdure.settings import Settings
-from perdure.store import EVERY, reader_of
+from perdure.store import EVERY, passages, reader_of
 from perdure.store.port import Reader
 from perdure.store.postgres import PostgresDatabase
 from perdure.tables import EpisodeRow, SQLModel
 from perdure.types import Asking, Principal, Turn
+from perdure.words import query_terms
 
 pytestmark = pytest.mark.own_database
 
@@ -205,7 +206,7 @@ def test_words_are_searched_in_no_namespace_that_the_transaction_did_not_name(
     assert command(url, tmp_path / "data", "--namespace", "bo", "remember", "A walnut.").returncode == 0
     asked = (
         "SELECT count(*) FROM word_scores('bo', CAST((SELECT min(CAST(terms AS text)) FROM passage_fts) AS tsquery),"
-        " ARRAY['walnut'], ARRAY[1.0], ARRAY[]::text[], ARRAY[]::float8[], ARRAY[]::float8[], 1)"
+        " ARRAY['walnut'], ARRAY[1.0], ARRAY[]::text[], ARRAY[]::float8[], ARRAY[]::float8[], 1, NULL)"
     )
     query = execute(url, "SELECT quote_literal(lexeme) FROM passage_fts, unnest(terms) WHERE lexeme LIKE '%walnut'")
     asked = asked.replace("(SELECT min(CAST(terms AS text)) FROM passage_fts)", f"{query[0][0]}")
@@ -457,3 +458,25 @@ def test_words_bring_up_the_same_in_the_same_order_as_in_sqlite(url: str, tmp_pa
     ours, theirs = answers("postgres", url=url), answers("sqlite")
     assert all(ours)
     assert ours == theirs
+
+
+def test_words_that_many_passages_have_bring_up_the_same_best_ones_without_rating_every_one(
+    url: str, database: PostgresDatabase, tmp_path: Path
+) -> None:
+    given = {"data_dir": tmp_path / "data", "embedder": {"kind": "none"}, "database": {"url": url}}
+    words = ("kettle", "attic", "ladder")
+    with open_service(Settings.model_validate(given)) as service:
+        for start in range(0, 400, 100):  # every other passage has a word, whatever else it has
+            several = [[word for bit, word in enumerate(words) if not n >> bit & 1] for n in range(start, start + 100)]
+            turns = [Turn("user", f"{' '.join(having)} is {'so ' * (n % 13)} {n}.") for n, having in enumerate(several)]
+            service.append_history(Principal("default", "local"), f"thread {start}", turns)
+    reach = passages.Reach(types=("turn",), now="2100")
+    terms = query_terms(" ".join(words))
+
+    with database.read("default") as reader:
+        every = passages.search_words(reader, "default", terms, reach, 10)
+        bounded = passages.search_words(reader, "default", terms, reach, 10, most=20)
+        all_of_one = passages.search_words(reader, "default", terms, reach, 1_000, most=20)
+
+    assert [id for id, _ in bounded] == [id for id, _ in every]
+    assert len(all_of_one) >= 200  # the rarest word alone has them

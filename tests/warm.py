@@ -1,15 +1,15 @@
 """`perdure` processes forked from one that has imported it, in a fraction of the time that starting afresh takes.
 
-Each is a process of its own that runs what the console script runs, to the interpreter's orderly end; what it does not
-do is find and load the modules again. A test of what loading does is marked `cold`; `--cold` starts all of them afresh.
+Each is a process of its own that runs what the console script runs, and ends when its threads and exit functions have;
+what it does not do is load the modules again, and take them apart at its end. What is prepared at first use, like the
+mappers of tables, the process they come from has prepared by using it once. A test of what loading does is marked
+`cold`; `--cold` starts all of them afresh.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import gc
-import importlib
 import json
 import os
 import select
@@ -20,40 +20,40 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 PERDURE = str(Path(sys.executable).with_name("perdure"))
+PROCESS = Path(__file__).with_name("warm_process.py")
 DEADLINE_S = 60.0
-IMPORTED = (
-    "perdure.__main__",
-    "perdure.app",
-    "perdure.backup",
-    "perdure.cli",
-    "perdure.doctor",
-    "perdure.embedders.hashing",
-    "perdure.embedders.openai",
-    "perdure.http",
-    "perdure.oauth",
-    "perdure.identity",
-    "perdure.mcp.engine",
-    "perdure.mcp.front",
-    "perdure.mcp.server",
-    "perdure.metrics",
-    "perdure.worker",
-    "alembic.command",
-    "alembic.config",
-    "mcp.server.lowlevel",
-    "perdure.store.postgres",
-    "sqlalchemy.dialects.postgresql.psycopg",
-    "sqlalchemy.dialects.sqlite.pysqlite",
-)
 AT_START = ("PYTHON", "LANG", "LC_", "LD_")  # begin the names of what an interpreter reads before anything else
 
-_LENGTH = struct.Struct("=Q")
-_NUMBER = struct.Struct("=i")
+LENGTH = struct.Struct("=Q")
+NUMBER = struct.Struct("=i")
+WORKERS = ("perdure.worker.embed", "perdure.worker.index")
+PROGRAMS = ("perdure.warm.answering", "perdure.searching", *WORKERS)
+"""What a perdure starts as `python -P -m`; each is forked too, unless it has to end with whoever started it."""
+LAUNCHER = """#!{python} -IS
+import json, os, socket, struct, sys
+place = {places}.get(sys.argv[3]) if sys.argv[1:3] == ["-P", "-m"] else None
+if place:
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(2)  # for that which forks it may still be loading
+        asking.connect(place)
+        names = {{"program": sys.argv[3], "arguments": sys.argv[4:]}}
+        message = json.dumps({{**names, "environment": dict(os.environ), "folder": os.getcwd()}}).encode()
+        socket.send_fds(asking, [struct.pack("=Q", len(message))], [0, 1, 2])
+        asking.sendall(message)
+        try:
+            told = asking.recv(4)
+        except TimeoutError:
+            told = b""
+        if told:
+            asking.settimeout(None)
+            sys.exit(*struct.unpack("=i", asking.recv(4, socket.MSG_WAITALL)))
+os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+"""
 
 
 class Process(Protocol):
@@ -98,7 +98,7 @@ class Forked:
                 raise subprocess.TimeoutExpired("perdure", timeout or 0)
         with self._guard:
             if self.returncode is None:
-                (code,) = _NUMBER.unpack(_exactly(self._ended, _NUMBER.size))
+                (code,) = NUMBER.unpack(exactly(self._ended, NUMBER.size))
                 self.returncode = int(code)
                 self._ended.close()
             return self.returncode
@@ -119,8 +119,13 @@ class Warm:
     """The process that has imported everything, and forks those that are asked for. Safe to use from many threads."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """`environment` holds what the interpreter is to find when it starts; each command has one of its own."""
+        """`environment` holds what the interpreter is to find when it starts; each command has one of its own.
+
+        With one, the workers of its commands start as a user's do.
+        """
         self.refuses = False  # to start anything: --cold
+        self._launches = environment is None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._environment = dict(os.environ if environment is None else environment)
         self._asking = threading.Lock()
         self._control: socket.socket | None = None
@@ -134,9 +139,16 @@ class Warm:
         return all(environment.get(name) == self._environment.get(name) for name in names)
 
     def start(
-        self, arguments: Sequence[str], environment: Mapping[str, str], files: Mapping[str, int] | None = None
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        files: Mapping[str, int] | None = None,
+        *,
+        script: str | None = None,
     ) -> Forked:
-        """Start a command. A pipe leads to each of stdin, stdout and stderr for which there is no descriptor."""
+        """Start a command, or what `python -c script` would. A pipe leads to each of stdin, stdout and stderr for
+        which there is no descriptor.
+        """
         with contextlib.ExitStack() as theirs:
             ours: dict[str, IO[bytes]] = {}
             given: list[int] = []
@@ -151,13 +163,20 @@ class Warm:
                 given.append(other)
             ended, told = socket.socketpair()
             theirs.enter_context(told)
-            asked = {"arguments": arguments, "environment": dict(environment), "folder": str(Path.cwd())}
-            message = json.dumps(asked).encode()
+            asked: dict[str, Any] = {
+                "arguments": arguments,
+                "environment": dict(environment),
+                "folder": str(Path.cwd()),
+            }
+            asked["script"] = script
             with self._asking:
                 control = self._opened()
-                socket.send_fds(control, [_LENGTH.pack(len(message))], [*given, told.fileno()])
+                if self._folder and "clients" not in arguments:  # which prints where the interpreter is
+                    asked["python"] = f"{self._folder.name}/python"
+                message = json.dumps(asked).encode()
+                socket.send_fds(control, [LENGTH.pack(len(message))], [*given, told.fileno()])
                 control.sendall(message)
-        (pid,) = _NUMBER.unpack(_exactly(ended, _NUMBER.size))
+        (pid,) = NUMBER.unpack(exactly(ended, NUMBER.size))
         return Forked(pid, ended, ours)
 
     def run(
@@ -166,14 +185,17 @@ class Warm:
         environment: Mapping[str, str],
         text: str | bytes = "",
         timeout: float = DEADLINE_S,
+        *,
+        script: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end; it is killed at the deadline, which raises."""
+        """Run a command, or a script, to its end; it is killed at the deadline, which raises."""
         with contextlib.ExitStack() as stack:
             names = ("stdin", "stdout", "stderr")
             files = {name: stack.enter_context(tempfile.TemporaryFile()) for name in names}
             files["stdin"].write(text.encode() if isinstance(text, str) else text)
             files["stdin"].seek(0)
-            command = self.start(arguments, environment, {name: file.fileno() for name, file in files.items()})
+            numbers = {name: file.fileno() for name, file in files.items()}
+            command = self.start(arguments, environment, numbers, script=script)
             try:
                 code = command.wait(timeout)
             except subprocess.TimeoutExpired:
@@ -189,18 +211,38 @@ class Warm:
         if self._control and self._process:
             self._control.close()
             self._process.wait(DEADLINE_S)
+        if self._folder:
+            self._folder.cleanup()
 
     def _opened(self) -> socket.socket:
         if self._control is None:
             self._control, theirs = socket.socketpair()
-            with theirs:
+            with contextlib.ExitStack() as given:
+                passed = [given.enter_context(theirs), *map(given.enter_context, self._listeners())]
+                numbers = [each.fileno() for each in passed]
                 self._process = subprocess.Popen(
-                    [sys.executable, __file__, str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
+                    [sys.executable, str(PROCESS), *map(str, numbers)],
+                    pass_fds=numbers,
                     stdin=subprocess.DEVNULL,
                     env=self._environment,
                 )
         return self._control
+
+    def _listeners(self) -> list[socket.socket]:
+        """Return where to ask for the programs and for the workers, once what asks there is made."""
+        if not self._launches:
+            return []
+        self._folder = tempfile.TemporaryDirectory(prefix="warm-")
+        folder = Path(self._folder.name)
+        found: list[socket.socket] = []
+        for name in ("programs", "workers"):
+            found.append(socket.socket(socket.AF_UNIX))
+            found[-1].bind(str(folder / name))
+            found[-1].listen(64)
+        places = {name: str(folder / ("workers" if name in WORKERS else "programs")) for name in PROGRAMS}
+        (folder / "python").write_text(LAUNCHER.format(python=sys.executable, places=places), encoding="utf-8")
+        (folder / "python").chmod(0o700)
+        return found
 
 
 @functools.cache
@@ -209,75 +251,10 @@ def shared() -> Warm:
     return Warm()
 
 
-def _exactly(source: socket.socket, size: int) -> bytes:
+def exactly(source: socket.socket, size: int) -> bytes:
     read = b""
     while len(read) < size:
         if not (part := source.recv(size - len(read))):
             raise EOFError("the process that forks the others is gone")
         read += part
     return read
-
-
-def _be_the_command(asked: dict[str, Any], files: list[int]) -> None:  # Any: JSON of any shape
-    """Be what the interpreter would be when it begins with the console script, and run that."""
-    for number, file in enumerate(files):
-        os.dup2(file, number)
-        os.close(file)
-    os.environ.clear()
-    os.environ.update(asked["environment"])
-    time.tzset()
-    os.chdir(asked["folder"])
-    names = ("stdin", "stdout", "stderr")
-    for number, name in enumerate(names):
-        former: Any = getattr(sys, name)
-        how = {"encoding": former.encoding, "errors": former.errors}
-        opened = open(number, "w" if number else "r", closefd=False, **how)  # noqa: SIM115
-        if number:
-            opened.reconfigure(line_buffering=number == 2)
-        setattr(sys, name, opened)
-        setattr(sys, f"__{name}__", opened)
-    sys.argv = [PERDURE, *asked["arguments"]]
-    importlib.import_module("perdure.__main__").main()
-
-
-def _fork(asked: dict[str, Any], files: list[int], told: socket.socket) -> bool:
-    """Fork who waits for the command, and it the command; True in the command, which goes on as such."""
-    if os.fork():
-        return False
-    if not (pid := os.fork()):
-        told.close()
-        return True
-    for file in (0, 1, 2, *files):
-        os.close(file)
-    told.sendall(_NUMBER.pack(pid))
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with contextlib.suppress(BrokenPipeError):  # nobody wants to know
-        told.sendall(_NUMBER.pack(code))
-    os._exit(0)
-
-
-def _main(control: socket.socket) -> None:
-    for module in IMPORTED:
-        importlib.import_module(module)
-    importlib.import_module("perdure.words").query_terms("café")  # the function words of all languages are read
-    gc.collect()
-    gc.freeze()  # or each command would go through all of it once more, at the latest when it ends
-    while True:
-        length, files, _, _ = socket.recv_fds(control, _LENGTH.size, 4)
-        if not length:
-            return
-        asked = json.loads(_exactly(control, _LENGTH.unpack(length)[0]))
-        with socket.socket(fileno=files.pop()) as told:
-            if _fork(asked, files, told):
-                control.close()
-                _be_the_command(asked, files)
-                return
-        for file in files:
-            os.close(file)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                continue
-
-
-if __name__ == "__main__":
-    _main(socket.socket(fileno=int(sys.argv[1])))

@@ -31,7 +31,7 @@ def main() -> None:
             return
     from perdure.cli import app
 
-    app(args=arguments or ["--help"], prog_name="perdure")
+    app(args=arguments or ["--help"], prog_name="perdure", command=rest[0] if rest else None)
 
 
 def _options(arguments: list[str]) -> tuple[dict[str, str] | None, list[str]]:

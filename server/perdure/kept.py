@@ -84,12 +84,14 @@ class KeptVersions:
                 if tuple(inner) not in folders:
                     folders[tuple(inner)] = stack.enter_context(self._made(versions, inner))
                 folder = folders[tuple(inner)]
-                if not self._holds(folder, name, digest):
-                    with staged_in(versions, data, 0o600, synced=False) as staged:
-                        os.rename(staged, name, src_dir_fd=versions, dst_dir_fd=folder)
-                    new.append((folder, name))
-                # Also what was there: whoever put it there may have been killed before it was on disk.
-                fds.append(stack.enter_context(self._opened(folder, name, os.O_RDONLY)))
+                if lstat(folder, name) is not None and self._holds(folder, name, digest):
+                    # Synced as well: whoever put it there may have been killed before it was on disk.
+                    fds.append(stack.enter_context(self._opened(folder, name, os.O_RDONLY)))
+                    continue
+                staged, fd = stack.enter_context(staged_in(versions, data, 0o600))
+                os.rename(staged, name, src_dir_fd=versions, dst_dir_fd=folder)
+                new.append((folder, name))
+                fds.append(fd)
             try:
                 sync_all([*fds, *folders.values()])
             except OSError:
@@ -206,9 +208,10 @@ class KeptVersions:
     @contextmanager
     def _made(self, folder: int, names: list[bytes]) -> Generator[int, None, None]:
         """Give the folder beneath `folder` after making what is missing of the way to it."""
-        for depth, name in enumerate(names):
-            with self._opened(folder, b"/".join((b".", *names[:depth])), os.O_DIRECTORY) as parent:
-                make_folder(parent, name)
+        if lstat(folder, b"/".join(names)) is None:
+            for depth, name in enumerate(names):
+                with self._opened(folder, b"/".join((b".", *names[:depth])), os.O_DIRECTORY) as parent:
+                    make_folder(parent, name)
         with self._opened(folder, b"/".join(names), os.O_DIRECTORY) as made:
             yield made
 
@@ -234,19 +237,22 @@ def read_all(fd: int, size: int) -> bytes:
 
 
 @contextmanager
-def staged_in(folder: int, data: bytes, mode: int, *, synced: bool = True) -> Generator[bytes, None, None]:
-    """Give the name of a new file in `folder` that holds `data`, on disk if `synced`; it is gone unless renamed."""
+def staged_in(folder: int, data: bytes, mode: int) -> Generator[tuple[bytes, int], None, None]:
+    """Give the name and a descriptor of a new file in `folder` that holds `data`; it is gone unless renamed.
+
+    It is on disk once its descriptor was synced.
+    """
     name = f"{STAGED}{secrets.token_hex(16)}".encode()  # nobody can plant a link at a name they cannot guess
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        if mode != 0o600:
             os.fchmod(fd, mode)
-            if synced:
-                sync(fd)
-        yield name
+        yield name, fd
     finally:
+        os.close(fd)
         with suppress(OSError):  # renamed by now, unless something failed
             os.unlink(name, dir_fd=folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 
@@ -18,6 +19,7 @@ _SIMPLE = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?")
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d|conin\$|conout\$|clock\$) *(?:\.|$)", re.IGNORECASE)
 
 
+@functools.lru_cache(1024)  # a call asks of its path some five times
 def normalize(path: str) -> str:
     """Return `path` as the one name its file has: relative, NFC, without `.` and `..` parts.
 

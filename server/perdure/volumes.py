@@ -65,6 +65,8 @@ class VolumeWorkspace(DirectoryWorkspace):
     an empty directory is then taken for the place where a disk is not mounted, and never for all files deleted.
     """
 
+    beneath_root = False
+
     def __init__(self, root: Path, volume: Volume, knows_files: Callable[[], bool]) -> None:
         self._volume = volume
         self._mount = volume.mount.split("/")

@@ -12,7 +12,7 @@ import stat
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Literal
@@ -34,6 +34,8 @@ from perdure.tree import (
     check_writable,
 )
 
+GONE = "The workspace is gone from disk. Ask the operator to restart the server."
+
 
 class DirectoryWorkspace(KeptVersions):
     """The files of one namespace beneath `root`, which is made if it is missing. Safe to call from many threads.
@@ -46,6 +48,8 @@ class DirectoryWorkspace(KeptVersions):
     on_disk = True
     new_file, new_folder = 0o600, 0o700
     """Permissions of what is made."""
+    beneath_root = True
+    """Whether its files lie in `files` of the root."""
     sweeps = True
     """Whether a walk removes what a crash left."""
 
@@ -69,7 +73,7 @@ class DirectoryWorkspace(KeptVersions):
     def open(self, path: str, *, any_size: bool = False) -> Generator[BufferedReader, None, None]:
         """Give the file for reading in pieces. Raises NotFound, and InvalidInput above MAX_FILE_BYTES."""
         path = normalize(path)
-        with explained(path), self._parent(path) as (folder, name), self._plain(folder, name, path) as fd:
+        with explained(path), self._file(path) as fd:
             if not any_size:
                 check_readable(path, os.fstat(fd).st_size)
             with os.fdopen(fd, "rb", closefd=False) as file:
@@ -78,7 +82,7 @@ class DirectoryWorkspace(KeptVersions):
     def stat(self, path: str) -> FileStat:
         """Return size and time of the file. Raises NotFound."""
         path = normalize(path)
-        with explained(path), self._parent(path) as (folder, name), self._plain(folder, name, path) as fd:
+        with explained(path), self._file(path) as fd:
             return _file_stat(path, os.fstat(fd))
 
     def digest(self, path: str, *, any_size: bool = False) -> str:
@@ -173,10 +177,11 @@ class DirectoryWorkspace(KeptVersions):
         with explained(path), self._parent(path, create=True) as (folder, name):
             before = self._replaceable(folder, name, path)
             mode = (self.new_file if mode is None else mode) if before is None else before.st_mode & 0o777
-            with staged_in(folder, data, mode, synced=not keeps) as staged:
+            with staged_in(folder, data, mode) as (staged, fd):
                 if keeps:
-                    with self._opened(folder, staged, os.O_RDONLY) as fd:
-                        self.keep_all([data], beside=fd)
+                    self.keep_all([data], beside=fd)
+                else:
+                    sync(fd)
 
                 def replace(*, synced: bool = True) -> bool:
                     if _identity(lstat(folder, name)) != _identity(before):
@@ -245,6 +250,22 @@ class DirectoryWorkspace(KeptVersions):
             return before
 
     @contextmanager
+    def _file(self, path: str) -> Generator[int, None, None]:
+        """Give a descriptor of the file, opened in one step where its name can have one spelling alone."""
+        with ExitStack() as stack:
+            if self.beneath_root and path.isascii() and not self._ignore_case:
+                try:
+                    fd = stack.enter_context(self._plain(self._root, b"files/" + path.encode(), path))
+                except FileNotFoundError:
+                    if lstat(self._root, b"files") is None:
+                        raise Unavailable(GONE) from None
+                    raise
+            else:
+                folder, name = stack.enter_context(self._parent(path))
+                fd = stack.enter_context(self._plain(folder, name, path))
+            yield fd
+
+    @contextmanager
     def _parent(self, path: str, *, create: bool = False) -> Generator[tuple[int, bytes], None, None]:
         """Give (descriptor of the folder that holds the file, name of the file as stored there)."""
         *parents, name = path.split("/")
@@ -261,7 +282,7 @@ class DirectoryWorkspace(KeptVersions):
         try:
             folder = self._open_here(self._root, b"files", os.O_DIRECTORY)
         except FileNotFoundError as exc:
-            raise Unavailable("The workspace is gone from disk. Ask the operator to restart the server.") from exc
+            raise Unavailable(GONE) from exc
         return self._beneath(folder, parents, create=create)
 
     def _beneath(self, folder: int, parents: list[str], *, create: bool) -> int:

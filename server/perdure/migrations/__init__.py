@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from perdure.errors import Unavailable
 
-HEAD = "0013"
+HEAD = "0014"
 SCHEMA = Path(__file__).with_name("schema.sql")
 FULL_TEXT = "passage_fts"  # whose tables beside it FTS5 makes
 

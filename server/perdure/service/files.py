@@ -20,7 +20,6 @@ from perdure.service.present import Present, mtime_us, stat_of
 from perdure.service.receipts import Once
 from perdure.service.redaction import seen_in
 from perdure.store import episodes, files, passages, reader_of, unsearched
-from perdure.tables import EpisodeRow
 from perdure.tree import Replace, Workspace
 from perdure.types import (
     MAX_DIFF,
@@ -74,7 +73,7 @@ class Files(FileReading):
             )
         owner = self._core.owner(caller, path, writes=True)
         workspace = self._core.workspace_of(owner.namespace)
-        digest = hashlib.sha256(new).hexdigest()
+        digest = hashlib.sha256(new).hexdigest() if idempotency_key else ""
         once = Once(caller.namespace, idempotency_key, "write_file", path, digest, how, expected_version)
         self._core.database.check_writable()  # before the lock, which would be made anew where the directory is gone
         with self._core.files_lock.held():
@@ -480,14 +479,5 @@ def _move_told(path: str, version: int, target: str, *, stays: bool) -> tuple[st
 
 
 def _append(tx: Session, caller: Principal, kind: str, path: str, version: int, about: str, now: str) -> int:
-    episode = EpisodeRow(
-        namespace=caller.namespace,
-        kind=kind,
-        at=now,
-        recorded_at=now,
-        agent=caller.agent,
-        content=f"version {version}{', ' if about else ''}{about}",
-        subject=path,
-    )
-    (seq,) = episodes.append(tx, [episode])
-    return seq
+    told = f"version {version}{', ' if about else ''}{about}"
+    return episodes.append_event(tx, caller.namespace, kind, path, told, agent=caller.agent, at=now)

@@ -45,7 +45,7 @@ class _Question:
     spaces: tuple[str, ...]  # the namespace, and the collections and volumes that it shares
     text: str
     reach: passages.Reach
-    filtered: bool
+    narrowed: bool  # by more than the types of what is searched
     wanted: int  # candidates of each channel
     ask: Ask
     terms: list[Term]
@@ -73,6 +73,7 @@ class _Found:
     words: dict[int, float]
     candidates: dict[int, passages.Candidate]
     searched: dict[str, int]
+    filtered: bool  # whether some of what is stored is out of reach
     pending: int
     authors: list[str]
     meaning: _Meaning = field(default_factory=_Meaning)
@@ -158,7 +159,7 @@ class Recalling(Part):
         with self._core.database.read(*question.spaces) as tx:
             # One more than is shown, so that a full page knows whether there is another.
             enough = None if asking.explain else len(seen) + limit + 1
-            ranked = self._visible(tx, self._rank(tx, question, found, enough))
+            ranked = self._visible(tx, self._rank(tx, question, found, enough), found.candidates)
             kept = [r for r in ranked if r.id not in seen and (min_score is None or r.score >= min_score)]
             hits = _load(tx, question, found, kept[:limit], explain=asking.explain)
             nothing = None if hits else _why_nothing(tx, question.spaces)
@@ -190,14 +191,11 @@ class Recalling(Part):
         embedded = core.indexer.begin_query(question.ask.about)
         with core.database.read(*question.spaces) as tx:
             state = vectors.state(tx)
-            counted = question.filtered or question.reach.former  # what is superseded is in no running count
-            searched = Counter[str]()
-            for space in question.spaces:
-                searched.update(passages.count(tx, space, question.reach, filtered=counted))
+            searched, filtered = _in_reach(tx, question)
             total = sum(searched.values())
             pool = question.pool(total)
             # Every match has to be reached where there is a filter, or a further page.
-            bounded = total > MANY and question.wanted < DEEP_POOL and not question.filtered
+            bounded = total > MANY and question.wanted < DEEP_POOL and not filtered
             most = WORDS_MOST if bounded else None
             words = dict(_by_words(tx, question, pool, most))
             answering = core.indexer.embedder is not None
@@ -206,37 +204,39 @@ class Recalling(Part):
                 words=words,
                 candidates=_candidates(tx, question, passage_ids=words, model=state.model),
                 searched=searched,
+                filtered=filtered,
                 pending=sum(passages.count_pending(tx, space) for space in question.spaces) if answering else 0,
                 authors=passages.authors(tx, question.namespace),
             )
             if any(passages.any_file_after(tx, space, question.reach) for space in question.spaces):
                 found.degraded.append("files changed since as_of are left out; read_file shows their former versions")
-        found.meaning = self._by_meaning(question, embedded(), state, total)
+        found.meaning = self._by_meaning(question, embedded(), found)
         found.degraded += found.meaning.degraded
         return found
 
     @span("recall.vectors")
-    def _by_meaning(self, question: _Question, asked: Asked | None, state: vectors.IndexState, total: int) -> _Meaning:
+    def _by_meaning(self, question: _Question, asked: Asked | None, found: _Found) -> _Meaning:
         indexer = self._core.indexer
-        vector = indexer.comparable(asked, state)
+        vector = indexer.comparable(asked, found.state)
         if vector is not None:
-            return self._near(question, state, total, _Meaning(vector, state.model))
+            return self._near(question, found, _Meaning(vector, found.state.model))
         if indexer.embedder is None:
             return _Meaning()
         return _Meaning(degraded=[f"words only: {indexer.embedder_trouble or 'the embedder does not answer'}"])
 
-    def _near(self, question: _Question, state: vectors.IndexState, total: int, meaning: _Meaning) -> _Meaning:
+    def _near(self, question: _Question, found: _Found, meaning: _Meaning) -> _Meaning:
         """Add what the index finds, where asking it is faster than reading every vector in reach."""
         core, index = self._core, self._core.indexer.index
+        total, filtered = sum(found.searched.values()), found.filtered
         assert meaning.vector is not None
         assert meaning.model is not None
-        few = question.filtered and total <= question.wanted  # all of them are wanted, and an index may miss one
+        few = filtered and total <= question.wanted  # all of them are wanted, and an index may miss one
         if index is None or few or total <= core.settings.index.exact_max_chunks:
             return meaning
         pool = question.pool(total)
-        k = pool * (OVERFETCH if question.filtered else 1)
+        k = pool * (OVERFETCH if filtered else 1)
         while True:
-            near = self._nearest(question, index, meaning.vector, k, meaning.model, state)
+            near = self._nearest(question, index, meaning.vector, k, meaning.model, found.state)
             if near is None:
                 meaning.degraded.append(f"vector index: {index.trouble}; searched exactly instead")
                 return meaning
@@ -245,7 +245,7 @@ class Recalling(Part):
                 return meaning
             chunks = [id for id, _ in near]
             with core.database.read(*question.spaces) as tx:
-                if question.filtered:
+                if filtered:
                     enough = len(_candidates(tx, question, chunks=chunks)) >= pool
                 else:
                     # A long text has many chunks near each other: k chunks may be of a few passages only.
@@ -293,9 +293,11 @@ class Recalling(Part):
         ranked, found.same = ranking.without_repeats(ranked, scored, enough)
         return ranking.scored(ranked, confidence)
 
-    def _visible(self, tx: Reader, ranked: list[ranking.Ranked]) -> list[ranking.Ranked]:
+    def _visible(
+        self, tx: Reader, ranked: list[ranking.Ranked], candidates: Mapping[int, passages.Candidate]
+    ) -> list[ranking.Ranked]:
         """Leave out files that are hidden, but were not when they were indexed."""
-        paths = passages.paths(tx, [r.id for r in ranked])
+        paths = passages.paths(tx, [r.id for r in ranked if candidates[r.id].type == "file"])
         return [r for r in ranked if r.id not in paths or self._core.shows(*paths[r.id])]
 
     def _compare(self, tx: Reader, spaces: Sequence[str], vector: Vector, found: _Found) -> None:
@@ -339,7 +341,7 @@ class Recalling(Part):
         rebuilding = below is not None and any(vectors.rebuilding(tx, space, generation) for space in question.spaces)
         if rebuilding:
             found.degraded.append("vector index: being rebuilt; what it lacks was searched exactly")
-        k = pool * (OVERFETCH if rebuilding and question.filtered else 1)
+        k = pool * (OVERFETCH if rebuilding and found.filtered else 1)
         for space in question.spaces:
             if rebuilding:
                 parts += self._core.tails.search(tx, space, generation, vector, k, model=model)
@@ -374,6 +376,18 @@ class Recalling(Part):
 
 def _best(scored: list[tuple[int, float]], k: int) -> list[tuple[int, float]]:
     return sorted(scored, key=lambda pair: -pair[1])[:k]
+
+
+def _in_reach(tx: Reader, question: _Question) -> tuple[dict[str, int], bool]:
+    """Return how many passages are in reach, by type, and whether that leaves out some of what is stored."""
+    stored, reach = Counter[str](), question.reach
+    counted = question.narrowed or reach.former  # what is superseded is in no running count
+    for space in question.spaces:
+        stored.update(passages.count(tx, space, reach, filtered=counted))
+    searched = {type: stored[type] for type in reach.types}
+    if counted:
+        return searched, question.narrowed or len(reach.types) < len(NAMES)
+    return searched, sum(searched.values()) < stored.total()
 
 
 def _by_words(tx: Reader, question: _Question, pool: int, most: int | None) -> list[tuple[int, float]]:
@@ -461,9 +475,8 @@ def _question(namespace: str, spaces: tuple[str, ...], query: str, reach: passag
     filters = (reach.tags, reach.kind, reach.thread, reach.key, reach.since, reach.until, reach.as_of)
     text = checks.query(query)
     ask = timing.read(text, times.date_of(reach.as_of or reach.now))
-    filtered = any(filters) or len(reach.types) < 3
     terms = query_terms(text)[:TERMS]
-    return _Question(namespace, spaces, text, replace(reach, former=ask.former), filtered, wanted, ask, terms)
+    return _Question(namespace, spaces, text, replace(reach, former=ask.former), any(filters), wanted, ask, terms)
 
 
 def _scored(candidate: passages.Candidate, words: float, near: tuple[list[float], Vector] | None) -> ranking.Scored:

@@ -31,7 +31,9 @@ class Once:
         self.namespace = namespace
         self._key = checks.label(key, "idempotency_key", limit=MAX_IDEMPOTENCY_KEY)
         self._tool = tool
-        self._request = hashlib.sha256(json.dumps([tool, *request], sort_keys=True).encode()).hexdigest()
+        self._request = ""
+        if self._key is not None:
+            self._request = hashlib.sha256(json.dumps([tool, *request], sort_keys=True).encode()).hexdigest()
 
     def before(self, database: Database) -> dict[str, Any] | None:
         """Return what `first` does, of a transaction of its own; none is needed without a key."""

@@ -84,6 +84,11 @@ def note_episodes(tx: Session, rows: Sequence[EpisodeRow]) -> None:
     tx.info.setdefault(NOTED, []).extend(changes)
 
 
+def note_event(tx: Session, namespace: str, kind: str, subject: str, *, agent: str, at: str, seq: int) -> None:
+    """Note what one episode tells that is no turn."""
+    note(tx, Change(at, namespace, agent, TOOLS.get(kind, kind), subject, seq=seq, token=tx.info.get(TOKEN)))
+
+
 def note(tx: Session, change: Change) -> None:
     """Note one change that has no episode, unless the settings switch the audit off."""
     if tx.info.get(AUDITED):

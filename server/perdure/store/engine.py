@@ -20,7 +20,7 @@ from perdure.lease import Fence, FileLease
 from perdure.store import audit, erasure, health, log, trouble
 from perdure.store.fairlock import FairLock
 from perdure.store.place import Place
-from perdure.store.port import AUDITED, TOKEN, Reader, T, is_sqlite
+from perdure.store.port import AUDITED, READER, TOKEN, Reader, T, is_sqlite
 from perdure.store.reserve import Reserve
 
 BUSY_TIMEOUT_MS = 5_000  # a lock that somebody takes past ours
@@ -215,11 +215,14 @@ class FileDatabase:
                 self._write_log_again(_driver_of(plain))
             connection = plain.execution_options(perdure_writes=True, perdure_full_sync=full_sync)
             with Session(connection, expire_on_commit=False, info={AUDITED: self._audited}) as session:
+                # Asked for once, which also begins the transaction: each of a dozen statements would pay for it.
+                driver = _driver_of(session.connection())
+                session.info[READER] = driver
                 yield session
                 audit.append_noted(session)
                 self._fence.check()
                 self._place.check()  # last, so that nothing is acknowledged into a file that nobody will find
-                self._commit(session, _driver_of(session.connection()))
+                self._commit(session, driver)
 
     def lease(self, name: str) -> FileLease:
         return FileLease(self.directory / f"{name}.lock", self._fence)
@@ -334,14 +337,13 @@ def _engine_of(place: Place, *, read_only: bool) -> Engine:
             dbapi_connection.execute(pragma)
 
     @event.listens_for(engine, "begin")
-    def begin(connection: Any) -> None:  # pyright: ignore[reportUnusedFunction]
-        options = connection.get_execution_options()
+    def begin(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
+        options, driver = connection.get_execution_options(), _driver_of(connection)
         if not options.get("perdure_writes"):
-            connection.exec_driver_sql("BEGIN")
+            driver.execute("BEGIN")
             return
-        level = "FULL" if options["perdure_full_sync"] else "NORMAL"
-        connection.exec_driver_sql(f"PRAGMA synchronous={level}")
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        driver.execute(f"PRAGMA synchronous={'FULL' if options['perdure_full_sync'] else 'NORMAL'}")
+        driver.execute("BEGIN IMMEDIATE")
 
     return engine
 

@@ -123,6 +123,8 @@ def of_subject(tx: Session, namespace: str, type: str, subject: str) -> list[Pas
 
 def paths(reader: Reader, ids: Sequence[int]) -> dict[int, tuple[str, str]]:
     """Return namespace and path of those passages that are of files."""
+    if not ids:
+        return {}
     statement = (
         "SELECT id, namespace, subject FROM passage WHERE type = 'file'"
         " AND id IN (SELECT value AS number FROM json_each(?))"

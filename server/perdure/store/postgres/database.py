@@ -178,6 +178,7 @@ class PostgresDatabase:
         begin = f"BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT {_named(namespaces)}"
         with self._translated(), self._begun(begin) as (_, driver):
             yield PostgresReader(driver)
+            driver.execute("COMMIT")  # psycopg takes ROLLBACK for a reason to give up what it has prepared
 
     @contextlib.contextmanager
     def write(self, *namespaces: str, token: str | None = None, spend_reserve: bool = False) -> Generator[Session]:

@@ -20,6 +20,15 @@ from perdure.words import Term, index_form, rarest, words_of
 
 MOST_POSITION, MOST_CHARS = 16_383, 200  # of a lexeme in Postgres: its last place, and what we keep of a long one
 MOST_OF_PREFIX = 50  # words that a beginning stands for
+BEST = 2  # times as many passages as are wanted, whether in reach or not
+BEST_IN_REACH = """
+SELECT s.id, s.score, p.id IS NOT NULL
+FROM word_scores(:namespace, CAST(:asked AS tsquery), CAST(:words AS text[]), CAST(:word_idf AS float8[]),
+                 CAST(:phrases AS text[]), CAST(:phrase_idf AS float8[]), CAST(:phrase_n AS float8[]),
+                 CAST(:mean AS float8), CAST(:best AS bigint)) s
+LEFT JOIN passage p ON p.id = s.id AND {where}
+ORDER BY s.score DESC, s.id
+"""
 LEAST_IDF = 1e-6  # as FTS5 rates a word that more than half of all have
 
 
@@ -84,7 +93,7 @@ def search(
     having = _having(reader, namespace, [form for each in forms.values() for form in each])
     asked = list(terms) if most is None else _rarer(forms, having, most)
     mark = _mark(namespace)
-    query = " | ".join(dict.fromkeys(form.query(mark) for term in asked for form in forms[term]))
+    query = _any_of(forms, asked, mark)
     if not query or not passages:
         return []
     # FTS5 rates each spelling that is asked for, also where two of them are one word to it.
@@ -96,24 +105,28 @@ def search(
         for part, n in (("A", 1.0), ("B", context_weight))
         if len(form.words) > 1
     ]
-    return reader.execute(
-        "SELECT p.id, s.score FROM word_scores(:namespace, CAST(:asked AS tsquery), CAST(:words AS text[]),"
-        " CAST(:word_idf AS float8[]), CAST(:phrases AS text[]), CAST(:phrase_idf AS float8[]),"
-        " CAST(:phrase_n AS float8[]), CAST(:mean AS float8)) s JOIN passage p ON p.id = s.id"
-        f" WHERE {where} ORDER BY s.score DESC, p.id LIMIT :k",
-        {
-            **values,
-            "namespace": namespace,
-            "asked": query,
-            "words": list(words),
-            "word_idf": [times * _idf(passages, having[word]) for word, times in words.items()],
-            "phrases": [phrase for phrase, _, _ in phrases],
-            "phrase_idf": [idf for _, idf, _ in phrases],
-            "phrase_n": [n for _, _, n in phrases],
-            "mean": mean,
-            "k": k,
-        },
-    ).fetchall()
+    rated = {
+        **values,
+        "namespace": namespace,
+        "words": list(words),
+        "word_idf": [times * _idf(passages, having[word]) for word, times in words.items()],
+        "phrases": [phrase for phrase, _, _ in phrases],
+        "phrase_idf": [idf for _, idf, _ in phrases],
+        "phrase_n": [n for _, _, n in phrases],
+        "mean": mean,
+    }
+    queries = [(query, BEST * k), (query, None)]
+    if most is not None and (together := _together(forms, having, passages, BEST * k)):
+        queries.insert(0, (" & ".join(f"({_any_of(forms, [term], mark)})" for term in together), BEST * k))
+    reached: list[tuple[int, float]] = []
+    for asked_for, best in queries:
+        values_of = {**rated, "asked": asked_for, "best": best}
+        found = reader.execute(BEST_IN_REACH.format(where=where), values_of).fetchall()
+        reached = [(id, score) for id, score, meets in found if meets]
+        # Most of the best are in reach, and to look up each passage takes longest.
+        if len(reached) >= k or (asked_for == query and best is not None and len(found) < best):
+            break
+    return reached[:k]
 
 
 def has_term(reader: Reader, id: int, term: Term) -> bool:
@@ -162,10 +175,36 @@ def _rated(form: _Form, having: Mapping[str, int]) -> list[str]:
     return [each for each in having if each == word or (form.goes_on and each.startswith(word))]
 
 
+def _counts_of(forms: Mapping[Term, Sequence[_Form]], having: Mapping[str, int]) -> dict[Term, int]:
+    return {term: sum(having[word] for form in of for word in _rated(form, having)) for term, of in forms.items()}
+
+
 def _rarer(forms: Mapping[Term, Sequence[_Form]], having: Mapping[str, int], most: int) -> list[Term]:
     """Return the rarest terms that stand in `most` passages together, one at least; all of them if all do."""
-    counts = {term: sum(having[word] for form in of for word in _rated(form, having)) for term, of in forms.items()}
+    counts = _counts_of(forms, having)
     return list(forms) if sum(counts.values()) <= most else rarest(counts, most)
+
+
+def _together(
+    forms: Mapping[Term, Sequence[_Form]], having: Mapping[str, int], passages: int, least: int
+) -> list[Term]:
+    """Return as many of the rarest terms as `least` passages would have all of, if terms came by chance; two or none.
+
+    Each passage with one common term would be rated, and those with several are the best of them.
+    """
+    counts = _counts_of(forms, having)
+    expected, together = float(passages), list[Term]()
+    for term in sorted((term for term, count in counts.items() if count), key=lambda term: counts[term]):
+        expected *= min(1.0, counts[term] / passages)
+        if expected < least:
+            break
+        together.append(term)
+    return together if len(together) > 1 else []
+
+
+def _any_of(forms: Mapping[Term, Sequence[_Form]], terms: Iterable[Term], mark: str) -> str:
+    """Return what tsquery calls passages with any of the terms."""
+    return " | ".join(dict.fromkeys(form.query(mark) for term in terms for form in forms[term]))
 
 
 def _idf(passages: int, having: int) -> float:
