@@ -16,7 +16,7 @@ help:
 	@echo "make serve        run Perdure over HTTP and print the lines to paste into clients"
 	@echo "make demo         see a memory survive the death of its server"
 	@echo "make test         run the tests; ARGS='-k recall' narrows them, ARGS=--cold starts each process afresh,"
-	@echo "                  ARGS='--database postgres' runs them on a Postgres that they start,"
+	@echo "                  ARGS='--database postgres' runs those with a store on a Postgres that they start,"
 	@echo "                  with --files database those of files too"
 	@echo "make torture      inject every fault (hours); ARGS='--soak-minutes 60', ARGS='-k power' narrows it"
 	@echo "make install      make .venv only; then .venv/bin/perdure is the command"

@@ -360,6 +360,18 @@ def test_what_is_erased_is_in_no_row_and_in_no_file_of_a_table(start_stdio: Star
     assert command(url, data_dir, "audit", "verify").returncode == 0
 
 
+# --- what it gives
+
+
+def test_numbers_are_what_sqlite_gives(database: PostgresDatabase) -> None:
+    statement = "SELECT sum(n), sum(-n), sum(n) / 2.5, avg(n) FROM (SELECT CAST(2 AS bigint) AS n) each_n"
+    with database.read() as reader:
+        row = reader.execute(statement).fetchone()
+
+    assert row == (2, -2, 0.8, 2.0)
+    assert [type(each) for each in row[:3]] == [int, int, float]
+
+
 # --- a look at it
 
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import DEADLINE_S, PERDURE, Json, StdioClient, database_settings, environment, store_of
+from conftest import DEADLINE_S, PERDURE, Json, StdioClient, database_settings, environment, on_postgres, store_of
 from perdure import tidying
 from perdure.app import open_service
 from perdure.errors import InvalidInput, NotFound, Refused
@@ -125,6 +125,42 @@ def export_of(memories: Sequence[Json]) -> str:
     counts = {type: sum(line["type"] == type for line in lines) for type in {line["type"] for line in lines}}
     end = {"type": "end", "counts": counts, "sha256": hashlib.sha256(text.encode()).hexdigest()}
     return text + json.dumps(end) + "\n"
+
+
+# --- the lease of a tidying: a file that the kernel locks, or a row
+
+
+def wait_until_let_go(data_dir: Path, namespace: str) -> None:
+    """Wait for the lease of a process that was killed: one in Postgres ends by itself, after seconds."""
+    held = "SELECT count(*) FROM lease WHERE name = ? AND until > clock_timestamp()"
+    deadline = time.monotonic() + DEADLINE_S
+    while on_postgres() and _first(data_dir, held, f"tidy-{namespace}"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def note_begun(data_dir: Path, namespace: str, at: str) -> None:
+    """Have the next tidying find that one which began then was killed."""
+    if on_postgres():
+        assert _first(data_dir, "UPDATE lease SET note = ? WHERE name = ? RETURNING 1", at, f"tidy-{namespace}")
+    else:
+        (data_dir / f"tidy-{namespace}.begun").write_text(at)
+
+
+def let_pass(data_dir: Path, hours: int) -> None:
+    """Have so many hours gone by since the last tidying."""
+    if on_postgres():
+        end = f"clock_timestamp() - interval '{hours} hours'"
+        assert _first(data_dir, f"UPDATE lease SET until = {end} WHERE name = ? RETURNING 1", "tidy-default")
+    else:
+        then = time.time() - hours * 3600
+        os.utime(data_dir / "tidy-default.lock", (then, then))
+
+
+def _first(data_dir: Path, statement: str, *values: str) -> int:
+    with store_of(data_dir) as database:
+        row = database.execute(statement, values).fetchone()
+        return row[0] if row is not None else 0
 
 
 # --- the archive
@@ -412,6 +448,7 @@ def test_a_tidying_that_is_killed_goes_on_and_archives_each_memory_once(store: S
         while not store.archived("killed") and process.poll() is None:
             assert time.monotonic() < deadline
         process.kill()
+    wait_until_let_go(store.data_dir, "killed")
     begun = len(store.archived("killed"))
     assert begun >= 100  # a batch is whole or not there
 
@@ -433,6 +470,7 @@ def test_what_a_killed_tidying_and_the_next_one_archived_comes_back_with_the_lin
             while len(store.archived("resumed")) <= least and process.poll() is None:
                 assert time.monotonic() < deadline
             process.kill()
+        wait_until_let_go(store.data_dir, "resumed")
     begun = len(store.archived("resumed"))
     assert begun >= 46  # a digest, at least, and what it tells
 
@@ -456,7 +494,7 @@ def test_what_a_killed_tidying_and_the_next_one_archived_comes_back_with_the_lin
 def test_a_tidying_that_was_killed_when_all_was_done_is_still_undone(store: Store) -> None:
     store.fill("ended", [old(f"ended note {n}", 1 + n) for n in range(4)])
     at = store.tidy("ended", max_memories=1).at
-    (store.data_dir / "tidy-ended.begun").write_text(at)
+    note_begun(store.data_dir, "ended", at)
 
     remarks = store.run("--namespace", "ended", "tidy", PERDURE_TIDY__MAX_MEMORIES="1")[2]
 
@@ -477,8 +515,7 @@ def test_a_server_tidies_by_itself_once_a_policy_is_set(tmp_path: Path) -> None:
         while time.monotonic() < looked:  # one that starts on the same day leaves it at that
             assert recall(client, "pile")["searched"]["memories"] == 3
             time.sleep(0.5)
-    yesterday = time.time() - 25 * 3600
-    os.utime(tmp_path / "tidy-default.lock", (yesterday, yesterday))
+    let_pass(tmp_path, 25)
     with running(tmp_path, PERDURE_TIDY__MAX_MEMORIES="2") as client:
         deadline = time.monotonic() + DEADLINE_S
         while recall(client, "pile")["searched"]["memories"] > 2:

@@ -71,7 +71,8 @@ def test_a_server_writes_again_after_each_fault_without_a_restart(
     assert verdict.right, str(verdict)
     assert not unclear, unclear[:3]
     assert faults > len(operations) // 10
-    assert any(operation.outcome is Outcome.UNKNOWN for operation in operations)
+    # Whether a commit took place is never in doubt where Postgres makes it, whatever this disk does.
+    assert on_postgres() or any(operation.outcome is Outcome.UNKNOWN for operation in operations)
 
 
 @pytest.mark.sqlite(reason="reads of the file")

@@ -37,7 +37,8 @@ def selftest(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Write to this disk, kill the server with SIGKILL, and read back from another. Status 1 if anything is lost."""
     from perdure.selftest import run
 
-    settings, steps = settings_of(ctx), list[Step]()
+    settings = settings_of(ctx)
+    steps: list[Step] = []
     for step in run(settings):
         steps.append(step)
         if not as_json:

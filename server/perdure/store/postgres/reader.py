@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Any, LiteralString, cast
 
 import psycopg
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
 
 from perdure.store.port import Rows, Values
 from perdure.store.postgres.spelling import spelled
@@ -28,6 +30,14 @@ class PostgresReader:
         cursor = self.driver.cursor()
         cursor.executemany(_literal(sql), parameters)
         return cursor
+
+
+class Number(Loader):
+    """What Postgres calls numeric, like each sum of whole numbers, as the number that SQLite gives."""
+
+    def load(self, data: Buffer) -> int | float:
+        text = bytes(data)
+        return int(text) if text.removeprefix(b"-").isdigit() else float(text)
 
 
 def _literal(sql: str) -> LiteralString:
