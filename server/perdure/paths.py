@@ -17,7 +17,7 @@ _JOINERS = {"\u200c", "\u200d"}  # invisible, but parts of Persian words and of 
 _ENCODED = re.compile(r"%(?:25)*(?:2[ef]|5c|00|c[01]|e0%80|u[0-9a-f]{4})", re.IGNORECASE)
 _DEVICES = r"(?:con|prn|aux|nul|com\d|lpt\d|conin\$|conout\$|clock\$) *(?:\.|$)"
 _DEVICE = re.compile(_DEVICES, re.IGNORECASE)
-_SIMPLE = re.compile(rf"(?!(?i:{_DEVICES}))[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{MAX_PART_BYTES - 2}}}(?<!\.)")
+_SIMPLE = re.compile(rf"(?!(?i:{_DEVICES}))[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{MAX_PART_BYTES - 1}}}(?<!\.)")
 
 
 @functools.lru_cache(1024)  # a call asks of its path some five times
