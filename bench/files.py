@@ -239,7 +239,7 @@ def searching(command: Path, folder: Path, files: int, searches: int) -> list[Me
     client = started(command, folder / "search")
     client.call("list_files", {"limit": 1})
     expected = min(WITH_NEEDLE, files)
-    kinds = {
+    kinds: dict[str, tuple[str, list[str], int]] = {
         "a text": (NEEDLE, ["-F", NEEDLE], expected),
         "an expression": ("/king.?fisher +that/", ["-E", "king.?fisher +that"], expected),
         "a text that is nowhere": (NEVER, ["-F", NEVER], 0),
@@ -250,8 +250,8 @@ def searching(command: Path, folder: Path, files: int, searches: int) -> list[Me
             ours, theirs = list[float](), list[float]()
             for n in range(searches + 1):
                 for times, search in (
-                    (ours, lambda contains=contains, matches=matches: search_ours(client, contains, matches)),
-                    (theirs, lambda grep=grep, matches=matches: search_grep(tree, grep, matches)),
+                    (ours, partial(search_ours, client, contains, matches)),
+                    (theirs, partial(search_grep, tree, grep, matches)),
                 ):
                     prepare(tree)
                     begun = time.perf_counter()

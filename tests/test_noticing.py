@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import DEADLINE_S, Json, StdioClient, environment, run
-from perdure.service.core import Foreground
+from perdure.service.foreground import Foreground
 from test_files import write
 
 PATIENCE_S = 4 * DEADLINE_S  # of a machine that is busy with other tests
@@ -98,6 +98,16 @@ def test_files_are_taken_in_without_a_question(client: StdioClient, files: Path,
     (files / "quiet.md").write_text("Nobody asked for the lynx.\n", encoding="utf-8")
 
     wait_for(lambda: status(data_dir)["stored"]["files"] == 2)
+
+
+def test_a_long_text_from_outside_is_found_as_it_is_now(client: StdioClient, files: Path) -> None:
+    text = "".join(f"Line {n} of what the curlews ate.\n\n" for n in range(4_000))
+    (files / "long.txt").write_text(f"{text}The first whimbrel came.\n", encoding="utf-8")
+    wait_for(lambda: any("whimbrel" in hit["content"] for hit in recall(client, "first whimbrel")))
+
+    (files / "long.txt").write_text(f"{text}The last godwit left.\n", encoding="utf-8")
+    wait_for(lambda: any("godwit" in hit["content"] for hit in recall(client, "last godwit")))
+    assert not any("whimbrel" in hit["content"] for hit in recall(client, "first whimbrel"))
 
 
 def test_reading_waits_for_what_is_under_way_and_not_for_ever() -> None:

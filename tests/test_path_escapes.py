@@ -25,6 +25,7 @@ from path_escapes import (
     plant_canaries,
     said,
 )
+from perdure import paths
 
 ON_DISK = ("symlink", "hard link", "special")  # families whose names are right, and what lies there is not
 KINDS = (
@@ -205,3 +206,40 @@ def written(client: StdioClient, escape: Escape) -> str:
         if answer["isError"] or (tool == "read_file" and answer["content"][0]["text"] != "strange"):
             return re.sub(r"\s+", " ", said(answer))
     return ""
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "notes/", "a/" * (paths.MAX_LEVELS - 1), "a/" * paths.MAX_LEVELS, "n" * 900 + "/"]
+)
+def test_a_listing_takes_no_name_for_plain_that_a_path_could_not_have(prefix: str) -> None:
+    names = [
+        "a",
+        "A.md",
+        "a.b-c_d",
+        "-a",
+        "a-",
+        "a.",
+        "a..b",
+        "..",
+        ".a",
+        "con",
+        "CON.txt",
+        "com1",
+        "com1x",
+        "nul.tar.gz",
+    ]
+    names += [
+        "conin$",
+        "aux.",
+        "auxiliary",
+        "é",
+        "a b",
+        "a\n",
+        "x" * paths.MAX_PART_BYTES,
+        "x" * (paths.MAX_PART_BYTES + 1),
+    ]
+    taken = [name for name in names if paths.has_room(prefix) and paths.is_simple(name)]
+    assert [paths.normalize(prefix + name) for name in taken] == [prefix + name for name in taken]
+    if prefix in ("", "notes/"):
+        plain = ["a", "A.md", "a.b-c_d", "a-", "a..b", "com1x", "auxiliary", "x" * paths.MAX_PART_BYTES]
+        assert taken == plain

@@ -16,6 +16,7 @@ from perdure.models import Models
 from perdure.row_files import RowWorkspace
 from perdure.service import Core, Quotas, Service
 from perdure.service.file_quotas import FileQuotas
+from perdure.service.foreground import Foreground
 from perdure.service.settling import Settling
 from perdure.settings import Settings
 from perdure.sharing import Collections
@@ -48,6 +49,7 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
     in_rows = settings.files.store == "database"
     _refuse_elsewhere(database, in_rows=in_rows)
     workspace_of = _workspaces(database, volumes, in_rows=in_rows)
+    foreground = Foreground()
     pool = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed")
     service = Service(
         Core(
@@ -62,7 +64,8 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
             hides,
             Quotas(settings.limits),
             FileQuotas(database, settings.files, hides),
-            Settling(database, workspace_of, hides, volumes, indexer.wake),
+            Settling(database, workspace_of, hides, volumes, indexer.wake, foreground),
+            foreground,
         )
     )
     indexer.start()

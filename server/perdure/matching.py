@@ -22,6 +22,7 @@ BEFORE = 60  # of them before what was found, where the line is longer
 
 Found = tuple[tuple[tuple[int, str], ...], bool]
 """((number, text) of the lines, whether there are more)."""
+NOTHING: Found = ((), False)
 
 
 def glob(pattern: str) -> Callable[[str], bool]:
@@ -106,10 +107,10 @@ def finder(contains: str) -> Callable[[bytes], Found]:
         raise InvalidInput("contains is empty. Give a text, or an expression between slashes like /todo|fixme/i.")
     if wanted is None:
         needle = contains.encode()
-        return lambda data: _lines(data, _texts(data, needle))
+        return lambda data: _lines(data, _texts(data, needle)) if needle in data else NOTHING
     flags = "(?mi)" if wanted[2] else "(?m)"
     expression = _compiled(flags + wanted[1], f"contains {contains[:80]!r}", by_line=True)
-    return lambda data: _lines(data, _matches(data, expression))
+    return lambda data: _lines(data, _matches(data, expression)) if expression.search(data) is not None else NOTHING
 
 
 def _compiled(pattern: str, what: str, *, by_line: bool = False) -> Any:  # Any: the module has no types

@@ -15,8 +15,9 @@ STAGED = ".perdure-"  # begins the name of a file that is being written; refused
 
 _JOINERS = {"\u200c", "\u200d"}  # invisible, but parts of Persian words and of emoji
 _ENCODED = re.compile(r"%(?:25)*(?:2[ef]|5c|00|c[01]|e0%80|u[0-9a-f]{4})", re.IGNORECASE)
-_SIMPLE = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?")
-_DEVICE = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d|conin\$|conout\$|clock\$) *(?:\.|$)", re.IGNORECASE)
+_DEVICES = r"(?:con|prn|aux|nul|com\d|lpt\d|conin\$|conout\$|clock\$) *(?:\.|$)"
+_DEVICE = re.compile(_DEVICES, re.IGNORECASE)
+_SIMPLE = re.compile(rf"(?!(?i:{_DEVICES}))[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{MAX_PART_BYTES - 1}}}(?<!\.)")
 
 
 @functools.lru_cache(1024)  # a call asks of its path some five times
@@ -53,17 +54,17 @@ def normalize(path: str) -> str:
     return "/".join(parts)
 
 
-def is_simple(prefix: str, name: str) -> bool:
-    """Say whether a name beneath a normal prefix is so plain that normalize() would give the two as they are.
+def has_room(prefix: str) -> bool:
+    """Say whether a normal prefix, which ends with a slash or is "", may have any simple name behind it."""
+    return len(prefix.encode()) + MAX_PART_BYTES < MAX_PATH_BYTES and prefix.count("/") < MAX_LEVELS - 1
+
+
+def is_simple(name: str) -> bool:
+    """Say whether a name is so plain that normalize() would give it, behind a normal prefix with room, as it is.
 
     False tells nothing. A listing of ten thousand files asks this ten thousand times.
     """
-    return (
-        _SIMPLE.fullmatch(name) is not None
-        and len(prefix) + len(name) < MAX_PATH_BYTES // 4
-        and prefix.count("/") < MAX_LEVELS - 1
-        and _DEVICE.match(name) is None
-    )
+    return _SIMPLE.fullmatch(name) is not None
 
 
 def _check_part(part: str, path: str) -> None:

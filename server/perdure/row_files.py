@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from perdure.paths import normalize
 from perdure.store import Database, Reader, contents, files, reader_of
 from perdure.store.files import StoredFile
+from perdure.store.port import T
 from perdure.tree import TOO_LARGE, FileStat, Replace, check_readable, check_writable, no_file, not_kept, not_plain
 from perdure.types import PrunedVersion
 
@@ -89,9 +90,16 @@ class RowWorkspace:
             found = files.standing(reader, self._namespace, folder, after=after)
         yield from map(_file_stat, found)
 
-    def read_through(
-        self, folder: str, *, after: str, passed: Counter[str], wanted: Callable[[str], bool], max_bytes: int
-    ) -> Iterator[tuple[FileStat, bytes]]:
+    def find_through(
+        self,
+        folder: str,
+        *,
+        after: str,
+        passed: Counter[str],
+        wanted: Callable[[str], bool],
+        max_bytes: int,
+        find: Callable[[bytes], T | None],
+    ) -> Iterator[tuple[str, FileStat | None, T | None]]:
         with self._reading() as reader:
             found = files.standing(reader, self._namespace, folder, after=after)
         batch: list[StoredFile] = []
@@ -105,16 +113,19 @@ class RowWorkspace:
             batch.append(row)
             size += row.bytes
             if len(batch) == BATCH or size > BATCH_BYTES:
-                yield from self._with_contents(batch)
+                yield from self._found_in(batch, find)
                 batch, size = [], 0
-        yield from self._with_contents(batch)
+        yield from self._found_in(batch, find)
 
-    def _with_contents(self, batch: list[StoredFile]) -> Iterator[tuple[FileStat, bytes]]:
+    def _found_in(
+        self, batch: list[StoredFile], find: Callable[[bytes], T | None]
+    ) -> Iterator[tuple[str, FileStat | None, T | None]]:
         with self._reading() as reader:
             found = contents.get_all(reader, self._namespace, {row.sha256 for row in batch})
         for row in batch:
             if row.sha256 in found:  # else it was replaced meanwhile, and its bytes were given up
-                yield _file_stat(row), found[row.sha256]
+                lines = find(found[row.sha256])
+                yield row.path, _file_stat(row) if lines is not None else None, lines
 
     def _row(self, reader: Reader, path: str) -> StoredFile:
         """Return what stands at a path. Raises NotFound, and Refused for a folder and for what is beneath a file."""

@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol
 
 from perdure.errors import InvalidInput, NotFound, Refused
 from perdure.paths import shown
-from perdure.store.port import Reader
+from perdure.store.port import Reader, T
 from perdure.types import MAX_FILE_BYTES, PrunedVersion
 
 # What a walk passes over.
@@ -99,10 +99,20 @@ class Workspace(Protocol):
         """
         ...
 
-    def read_through(
-        self, folder: str, *, after: str, passed: Counter[str], wanted: Callable[[str], bool], max_bytes: int
-    ) -> Iterator[tuple[FileStat, bytes]]:
-        """Like walk, with the content of each file that is `wanted` by its path and not too large."""
+    def find_through(
+        self,
+        folder: str,
+        *,
+        after: str,
+        passed: Counter[str],
+        wanted: Callable[[str], bool],
+        max_bytes: int,
+        find: Callable[[bytes], T | None],
+    ) -> Iterator[tuple[str, FileStat | None, T | None]]:
+        """Yield the path of each file as walk does that is `wanted` by its path and not too large.
+
+        With it come the file and what `find` gives of its content, both None where that is None.
+        """
         ...
 
     # --- changing it

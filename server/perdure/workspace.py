@@ -20,8 +20,8 @@ from typing import Literal
 from perdure.disk import sync
 from perdure.errors import Conflict, NotFound, PerdureError, Refused, Unavailable
 from perdure.kept import GUARDED, KeptVersions, explained, lstat, make_folder, names_of, read_all, staged_in, sweep
-from perdure.paths import STAGED, is_simple, normalize, shown
-from perdure.store.port import Reader
+from perdure.paths import STAGED, has_room, is_simple, normalize, shown
+from perdure.store.port import Reader, T
 from perdure.tree import (
     MOUNTED,
     NO_PATH,
@@ -119,10 +119,17 @@ class DirectoryWorkspace(KeptVersions):
                 elif found is not None:
                     passed[NOT_PLAIN] += 1
 
-    def read_through(
-        self, folder: str, *, after: str, passed: Counter[str], wanted: Callable[[str], bool], max_bytes: int
-    ) -> Iterator[tuple[FileStat, bytes]]:
-        """Like walk, with the content of each file that is `wanted` by its path and not too large."""
+    def find_through(
+        self,
+        folder: str,
+        *,
+        after: str,
+        passed: Counter[str],
+        wanted: Callable[[str], bool],
+        max_bytes: int,
+        find: Callable[[bytes], T | None],
+    ) -> Iterator[tuple[str, FileStat | None, T | None]]:
+        """Yield the path of each file that is `wanted` and not too large, and what `find` gives of its content."""
         with self._top(folder) as top:
             for path, inner, raw in self._walk(top, f"{folder}/" if folder else "", after, passed):
                 if not wanted(path):
@@ -139,7 +146,8 @@ class DirectoryWorkspace(KeptVersions):
                     elif found.st_size > max_bytes:
                         passed[TOO_LARGE] += 1
                     else:
-                        yield _file_stat(path, found), read_all(fd, found.st_size)
+                        lines = find(read_all(fd, found.st_size))
+                        yield path, _file_stat(path, found) if lines is not None else None, lines
                 except OSError:
                     passed[UNREADABLE] += 1
                 finally:
@@ -331,19 +339,27 @@ class DirectoryWorkspace(KeptVersions):
         found: dict[str, tuple[str, bytes]] = {}
         with os.scandir(folder) as scanned:
             entries = list(scanned)
-        # NFC first: of two names that differ only by normal form, that is the one a path opens.
-        entries.sort(key=lambda each: (not unicodedata.is_normalized("NFC", each.name), each.name))
+        if not all(each.name.isascii() for each in entries):
+            # NFC first: of two names that differ only by normal form, that is the one a path opens.
+            entries.sort(key=lambda each: (not unicodedata.is_normalized("NFC", each.name), each.name))
+        roomy = has_room(prefix)
         for entry in entries:
             name = entry.name
-            raw = name.encode() if name.isascii() else os.fsencode(name)  # bytes: the locale may not know its letters
-            if not name.isascii():
+            if roomy and is_simple(name):
+                if entry.is_file(follow_symlinks=False):
+                    path = prefix + name
+                    found[path] = path, name.encode()
+                    continue
+                raw = name.encode()
+            else:
+                raw = os.fsencode(name)  # bytes: the locale may not know its letters
                 name = raw.decode(errors="replace")
             if name.startswith(STAGED):
                 if self.sweeps:
                     sweep(folder, raw)
                 continue
             try:
-                path = prefix + name if is_simple(prefix, name) else normalize(prefix + name)
+                path = normalize(prefix + name)
             except PerdureError:
                 passed[NO_PATH] += 1
                 continue

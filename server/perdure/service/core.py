@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -18,6 +17,7 @@ from perdure.embedders import Matrix, Vector
 from perdure.errors import Refused
 from perdure.indexer import Indexer
 from perdure.service.file_quotas import FileQuotas
+from perdure.service.foreground import Foreground
 from perdure.service.present import Present, present_of
 from perdure.service.quotas import Quotas
 from perdure.service.settling import Settling
@@ -52,11 +52,11 @@ class Core:
     quotas: Quotas
     file_quotas: FileQuotas
     settling: Settling
+    foreground: Foreground
     samples: Samples = field(default_factory=lambda: Samples())
     tails: Tails = field(default_factory=lambda: Tails())
     pace: Pace = field(default_factory=lambda: Pace())
     stopping: threading.Event = field(default_factory=threading.Event)
-    foreground: Foreground = field(default_factory=lambda: Foreground())
     background: Background = field(default_factory=lambda: Background())
 
     def owner(self, caller: Principal, path: str, *, writes: bool = False) -> Principal:
@@ -159,36 +159,6 @@ class Pace:
         with self._lock:
             self._running -= 1
             self._last_end = time.monotonic()
-
-
-class Foreground:
-    """The questions and searches under way, which the reading of files for recall gives way to.
-
-    It holds the interpreter; who opens thousands of files meanwhile would wait for it at each of them.
-    """
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._count = 0
-        self._quiet = threading.Event()
-        self._quiet.set()
-
-    @contextmanager
-    def under_way(self) -> Generator[None]:
-        with self._guard:
-            self._count += 1
-            self._quiet.clear()
-        try:
-            yield
-        finally:
-            with self._guard:
-                self._count -= 1
-                if not self._count:
-                    self._quiet.set()
-
-    def give_way(self, most_s: float) -> None:
-        """Return once nothing is under way, or after `most_s`: what is always asked must not keep files unread."""
-        self._quiet.wait(most_s)
 
 
 class Background:

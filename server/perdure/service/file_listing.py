@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from perdure import documents, paths
 from perdure.errors import InvalidInput, NotFound, Refused, Unavailable
@@ -25,7 +26,8 @@ HIDDEN = "hidden by the settings"
 MAX_PATTERN = 1_000
 
 Find = Callable[[bytes], Found]
-Listed = tuple[FileStat, Found | None]
+Listed = tuple[str, FileStat | None, Found | None]
+"""(path, the file unless it has none of what is sought, the lines that do if lines are sought)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +87,11 @@ class FileListing(Part):
             self._core.database.read(*self._core.volumes.spaces(caller.namespace)) as tx,
         ):
             found = self._found(tx, caller, sought)
-            for stat, lines in found:
+            for file, stat, lines in found:
                 if len(page) == limit:
                     break
-                last = stat.path
-                if (find is None or (lines is not None and lines[0])) and (info := self._info(tx, caller, stat, lines)):
+                last = file
+                if stat is not None and (info := self._info(tx, caller, stat, lines)):
                     page.append(info)
                 if stopped := time.monotonic() > deadline:
                     break
@@ -108,8 +110,8 @@ class FileListing(Part):
         caller.require("files:read")
         digest = hashlib.sha256()
         with self._core.database.read(*self._core.volumes.spaces(caller.namespace)) as tx:
-            for stat, _ in self._found(tx, caller, _Sought("", "", None, lambda path: not self._core.hides(path))):
-                digest.update(f"{stat.path}\n".encode())
+            for file, *_ in self._found(tx, caller, _Sought("", "", None, lambda path: not self._core.hides(path))):
+                digest.update(f"{file}\n".encode())
         return digest.hexdigest()
 
     def _info(self, reader: Reader, caller: Principal, stat: FileStat, lines: Found | None) -> FileInfo | None:
@@ -142,7 +144,7 @@ class FileListing(Part):
         if len(walks) == 1:
             return walks[0]
         if walks or sought.notes:
-            return heapq.merge(*walks, key=lambda each: each[0].path)
+            return heapq.merge(*walks, key=lambda each: each[0])
         owner = core.owner(caller, sought.folder)
         return _one(core.workspace_of(owner.namespace).within(reader), sought)
 
@@ -179,23 +181,29 @@ def _one(workspace: Workspace, sought: _Sought) -> Iterator[Listed]:
     """Give the file that a path names which is no folder. Raises NotFound, Refused."""
     stat = workspace.stat(sought.folder)
     if sought.find is None:
-        yield stat, None
+        yield stat.path, stat, None
     elif stat.bytes > MAX_SEARCHED_BYTES:
         sought.passed[TOO_LARGE] += 1
     else:
-        yield stat, _search(sought.find, workspace.read(sought.folder), sought.passed)
+        lines = _search(sought.find, sought.passed, workspace.read(sought.folder))
+        yield stat.path, stat if lines is not None else None, lines
 
 
-def _search(find: Find, data: bytes, passed: Counter[str]) -> Found | None:
+def _search(find: Find, passed: Counter[str], data: bytes) -> Found | None:
+    """Return the lines with what is sought, None if there is none."""
     if b"\0" in data:
         passed[BINARY] += 1
         return None
-    return find(data)
+    found = find(data)
+    return found if found[0] else None
 
 
 def _walk(workspace: Workspace, folder: str, sought: _Sought) -> Iterator[Listed]:
     find, after, wanted, passed = sought.find, sought.after, sought.wanted, sought.passed
     if find is None:
-        return ((stat, None) for stat in workspace.walk(folder, after=after, passed=passed) if wanted(stat.path))
-    read = workspace.read_through(folder, after=after, passed=passed, wanted=wanted, max_bytes=MAX_SEARCHED_BYTES)
-    return ((stat, _search(find, data, passed)) for stat, data in read)
+        walk = workspace.walk(folder, after=after, passed=passed)
+        return ((stat.path, stat, None) for stat in walk if wanted(stat.path))
+    search = partial(_search, find, passed)
+    return workspace.find_through(
+        folder, after=after, passed=passed, wanted=wanted, max_bytes=MAX_SEARCHED_BYTES, find=search
+    )

@@ -13,6 +13,7 @@ from perdure.sections import BETWEEN, sections
 from perdure.store import passages, unsearched
 from perdure.tables import PassageRow
 from perdure.types import MAX_DOCUMENT_BYTES, MAX_INDEXED_FILE_BYTES, Span
+from perdure.words import index_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +96,13 @@ def read_through(path: str, data: bytes, stopped: Callable[[], bool]) -> Content
 
 
 def rows(
-    namespace: str, path: str, found: Contents, *, version: int, seq: int, at: str
+    namespace: str, path: str, found: Contents, *, version: int, seq: int, at: str, formed: bool = False
 ) -> Sequence[passages.NewPassage]:
-    """Return the rows of a version's sections. Of a long text they take as long to make as to store."""
-    return [_passage(namespace, path, piece, version, seq, at) for piece in found.pieces]
+    """Return the rows of a version's sections. Of a long text they take as long to make as to store.
+
+    `formed` says to make the form of their words too, which else storing them does, where it needs it.
+    """
+    return [_passage(namespace, path, piece, version, seq, at, formed=formed) for piece in found.pieces]
 
 
 def put(
@@ -119,7 +123,9 @@ def put(
     passages.add(tx, made)
 
 
-def _passage(namespace: str, path: str, piece: Piece, version: int, seq: int, at: str) -> passages.NewPassage:
+def _passage(
+    namespace: str, path: str, piece: Piece, version: int, seq: int, at: str, *, formed: bool
+) -> passages.NewPassage:
     row = PassageRow(
         namespace=namespace,
         type="file",
@@ -134,4 +140,4 @@ def _passage(namespace: str, path: str, piece: Piece, version: int, seq: int, at
         place=piece.place or None,
     )
     named = "\n".join(part for part in (path, piece.place, piece.text) if part)
-    return passages.NewPassage(row, named, "", [Span(0, len(piece.text))])
+    return passages.NewPassage(row, named, "", [Span(0, len(piece.text))], index_form(named) if formed else None)

@@ -76,7 +76,7 @@ class Files(FileReading):
         digest = hashlib.sha256(new).hexdigest() if idempotency_key else ""
         once = Once(caller.namespace, idempotency_key, "write_file", path, digest, how, expected_version)
         self._core.database.check_writable()  # before the lock, which would be made anew where the directory is gone
-        with self._core.files_lock.held():
+        with self._core.foreground.under_way(), self._core.files_lock.held():
             if (earlier := once.before(self._core.database)) is not None:
                 return FileReceipt(**earlier)
             present = self._settled(workspace, owner.namespace, path)
@@ -124,7 +124,7 @@ class Files(FileReading):
             self._expect(owner, workspace, path, present, expected_version)
             return self._edited(owner.namespace, path, present, edits, dry_run=True)[0]
         self._core.database.check_writable()
-        with self._core.files_lock.held():
+        with self._core.foreground.under_way(), self._core.files_lock.held():
             if (earlier := once.before(self._core.database)) is not None:
                 return FileEdited(**earlier)
             present = self._settled(workspace, owner.namespace, path)
@@ -176,7 +176,7 @@ class Files(FileReading):
         workspace = self._core.workspace_of(owner.namespace)
         once = Once(caller.namespace, idempotency_key, "delete_file", path, target, expected_version)
         self._core.database.check_writable()
-        with self._core.files_lock.held():
+        with self._core.foreground.under_way(), self._core.files_lock.held():
             if (earlier := once.before(self._core.database)) is not None:
                 return FileDeleted(**earlier)
             present = self._settled(workspace, owner.namespace, path)
@@ -197,7 +197,7 @@ class Files(FileReading):
         owner = self._core.owner(caller, path, writes=True)
         workspace = self._core.workspace_of(owner.namespace)
         self._core.database.check_writable()
-        with self._core.files_lock.held():
+        with self._core.foreground.under_way(), self._core.files_lock.held():
             present = self._settled(workspace, owner.namespace, path)
             data = self._bytes_of(owner.namespace, path, version)[1]
             if present.on_disk is not None and hashlib.sha256(data).hexdigest() == present.sha256:

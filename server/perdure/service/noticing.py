@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S, ASKED_SHARE = 1.0, 20  # a question has the files looked at at most so often, and 20 times what one takes
 UNASKED_EVERY_S, UNASKED_SHARE = 5.0, 100  # without questions, and a hundred times as seldom as a look takes
 TAKE_S = 1.0  # that one look takes files in; what is left is for the next, which sees first what changed meanwhile
-BATCH, BATCH_BYTES = 16, 1 << 18  # files taken in by one transaction, which other writers and searches wait for
+BATCH, BATCH_BYTES = 16, 1 << 16  # files taken in by one transaction, which other writers and searches wait for
+LONG_BYTES = 32 * 1024  # of a text that no transaction stores whole: it is left to settling, which does it in pieces
 AGAIN_S = 60.0  # between two versions of a file that goes on changing, unless somebody asks: it may be a log
 SETTLED_S = 0.25  # a new file that was changed less long ago may be half written
 PATIENCE_S, PATIENCE_TIMES = 0.05, 20  # that a file waits for what is under way, and 20 times what the last one took
@@ -72,7 +73,7 @@ class _Read:
     @property
     def is_kept(self) -> bool:
         """Whether it becomes a version: no copy is made of what nobody asked for and recall does not find."""
-        return self.seen.known or self.found.why is None
+        return self.seen.known or self.found.why in (None, unsearched.WAITS)
 
 
 class Noticing(Seeding, Recalling):
@@ -239,6 +240,7 @@ class Noticing(Seeding, Recalling):
             self._core.foreground.give_way(GIVES_WAY_S)
             begun = time.monotonic()
             self._put_right(space)
+            self._core.settling.tidy(space)
             seen, gone, young = self._compare_files(space, asked=asked)
             self._look_took_s[space] = took = time.monotonic() - begun
             self._forget_gone(space, gone)
@@ -285,6 +287,8 @@ class Noticing(Seeding, Recalling):
             row, mark = known.get(stat.path), marks.get(stat.path)
             if self._is_left_out(space, stat.path, row) or not _is_to_be_read(stat, row, mark):
                 continue
+            if row is not None and self._is_left_to_settling(space, stat, row, mark):
+                continue
             if row is None and settled < stat.modified.timestamp() < settled + 2 * SETTLED_S:
                 young = True
             elif asked or self._files_taken.get((space, stat.path), again_before) <= again_before:
@@ -298,6 +302,15 @@ class Noticing(Seeding, Recalling):
         if volume is not None:
             seen = self._within_limit(space, seen, MAX_KNOWN - len(living))
         return seen, [row for row in living if row.path not in there and row.mtime_us != 0], young
+
+    def _is_left_to_settling(self, space: str, stat: FileStat, row: StoredFile, mark: Mark | None) -> bool:
+        """Return whether the version on disk is a long text that waits to be cut, and have it cut soon."""
+        if mark is None or mark.why != unsearched.WAITS or stat.bytes <= LONG_BYTES or not is_as_written(row, stat):
+            return False
+        if documents.kind_of(stat.path) is not None or self._core.settling.cannot(space, stat.path, row.version):
+            return False
+        self._core.settling.add(space, stat.path, row.version, None)
+        return True
 
     def _within_limit(self, space: str, seen: list[_Seen], room: int) -> list[_Seen]:
         """Return what is taken in of a volume that may have so many files more; recall says when that is not all."""
@@ -371,7 +384,12 @@ class Noticing(Seeding, Recalling):
         why = None if seen.known else file_passages.why_not(path, size)
         try:
             data = b"" if why is not None else self._core.workspace_of(space).read(path)
-            found = Contents((), why) if why is not None else file_passages.read_through(path, data, stopped)
+            if why is not None:
+                found = Contents((), why)
+            elif len(data) > LONG_BYTES and not seen.is_document and not (seen.known and seen.again):
+                found = file_passages.at_once(path, data)  # cut beside this, in pieces, as what was written is
+            else:
+                found = file_passages.read_through(path, data, stopped)
         except Unavailable as exc:
             log.warning("a file is taken into recall later: %s", exc)
             return None
@@ -402,6 +420,9 @@ class Noticing(Seeding, Recalling):
                         unsearched.put(tx, space, Mark(stat.path, stat.bytes, mtime_us(stat), read.found.why))
                 for read, present in steps:
                     self._store_file(tx, owner, read, present)
+        for read, present in steps:
+            if read.found.why == unsearched.WAITS:
+                self._core.settling.add(space, read.seen.stat.path, present.version, None)
         self._core.indexer.wake()
 
     def _store_file(self, tx: Session, owner: Principal, read: _Read, present: Present) -> None:
@@ -410,7 +431,7 @@ class Noticing(Seeding, Recalling):
         if present.external:
             self._record(tx, owner, path, read.data, present.version, "external_change", found=read.found)
             self._files_taken[space, path] = time.monotonic()
-        elif read.seen.again:
+        elif read.seen.again and read.found.why != unsearched.WAITS:
             last = files.history(reader_of(tx), space, path)[-1]
             made = file_passages.rows(space, path, read.found, version=last.version, seq=last.seq, at=last.at)
             file_passages.put(tx, space, path, read.found, last.bytes, made)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from perdure import documents
 from perdure.errors import PerdureError
-from perdure.service import file_passages
-from perdure.store import Database, Reader, files, reader_of
+from perdure.service import cutting, file_passages
+from perdure.service.file_passages import Contents
+from perdure.service.foreground import Foreground
+from perdure.store import Database, Reader, files
 from perdure.store.files import Waiting
-from perdure.store.passages import NewPassage
 from perdure.tree import Workspace
 from perdure.types import MAX_INDEXED_FILE_BYTES
 from perdure.volumes import Volumes
@@ -24,8 +25,10 @@ QUIET_S, AT_MOST_S = 0.1, 1.0  # without a write until what was written is cut, 
 # The same until it is noted where it is, which the next write would wait for. Until then another process takes what a
 # person removes at once, or puts back, for what a crash left.
 NOTED_S, NOTED_AT_MOST_S = 0.02, 0.2
-UNBOUNDED_S = 3_600.0
-BATCH, BATCH_BYTES = 8, 128 * 1024  # files settled by one transaction, which other writers wait for
+CALLER_S = 0.02  # that it is waited for who settles files for an answer, before it is looked again
+A_LOOK = 16  # files settled before it is looked again which wait
+CALM_S = 0.1  # without a call, after which nobody is taken to be in the middle of something
+PATIENCE_S, PATIENCE_TIMES, GIVES_WAY_S = 0.05, 20, 1.0  # each step waits for that, at most 20 times what one takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +55,11 @@ class Settling:
         hides: Callable[[str], bool],
         volumes: Volumes,
         wake: Callable[[], None],
+        foreground: Foreground,
     ) -> None:
-        """`wake` is called when there is something new to embed."""
+        """`wake` is called when there is something new to embed; `foreground` are the calls to give way to."""
         self._database, self._workspace_of, self._hides, self._volumes = database, workspace_of, hides, volumes
-        self._wake = wake
+        self._wake, self._foreground = wake, foreground
         self._guard = threading.Lock()
         self._put: dict[tuple[str, str], _Put] = {}  # what is not noted yet, by whose files and path
         self._uncut: set[str] = set()  # in whose files something waits that this process wrote
@@ -64,6 +68,7 @@ class Settling:
         self._thread: threading.Thread | None = None
         self._ends = float("inf")  # when nothing more is begun
         self._turn = threading.Lock()  # two threads would cut the same texts
+        self._callers = 0  # who wait for the turn, or have it, and for an answer
         self._unreadable: set[tuple[str, str, int]] = set()  # left to the look, which reads what is on disk
 
     def add(self, space: str, path: str, version: int, mtime_us: int | None) -> None:
@@ -88,6 +93,10 @@ class Settling:
             put = self._put.get((space, path))
         return (put.version, put.mtime_us) if put is not None else None
 
+    def cannot(self, space: str, path: str, version: int) -> bool:
+        """Return whether the kept bytes of a version cannot be read, so that it is left to the look at the files."""
+        return (space, path, version) in self._unreadable
+
     def settle(self, spaces: Sequence[str], *, within_s: float, max_bytes: int) -> int:
         """Cut what waits in these namespaces and volumes, those that are short first; return how many still wait.
 
@@ -95,13 +104,19 @@ class Settling:
         """
         until = time.monotonic() + within_s
         left = 0
-        for space in spaces:
-            if (waits := self._waiting(space)) and self._turn.acquire(timeout=max(0.0, until - time.monotonic())):
-                try:
-                    waits = self._settled(space, until, max_bytes)
-                finally:
-                    self._turn.release()
-            left += len(waits)
+        with self._guard:
+            self._callers += 1
+        try:
+            for space in spaces:
+                if (waits := self._waiting(space)) and self._turn.acquire(timeout=max(0.0, until - time.monotonic())):
+                    try:
+                        waits = self._settled(space, until, max_bytes, _at_once)
+                    finally:
+                        self._turn.release()
+                left += len(waits)
+        finally:
+            with self._guard:
+                self._callers -= 1
         return left
 
     def count(self, reader: Reader, space: str) -> int:
@@ -127,8 +142,8 @@ class Settling:
             self._more.wait(self._noted_in())
             if not self._noted_in():
                 self._note_all()
-            self._more.wait(0 if self._put else self._due_in())
-            if not self._due_in() or self._ends < float("inf"):
+            self._more.wait(0 if self._put else max(self._due_in(), CALLER_S if self._callers else 0.0))
+            if (not self._due_in() and not self._callers) or self._ends < float("inf"):
                 self._note_all()
                 self._cut()
 
@@ -154,7 +169,18 @@ class Settling:
         with self._guard:
             spaces, self._uncut = self._uncut, set()
         try:
-            self.settle(sorted(spaces), within_s=UNBOUNDED_S, max_bytes=MAX_INDEXED_FILE_BYTES)
+            for space in sorted(spaces):
+                between = self._pauses(notes=True)
+                between()
+                with self._turn:
+                    left = self._settled(space, float("inf"), MAX_INDEXED_FILE_BYTES, between, gives_way=True)
+                if self._ends < float("inf"):
+                    return  # the next process goes on
+                if left:  # somebody asked, and went first
+                    with self._guard:
+                        self._uncut.add(space)
+                else:
+                    cutting.remove_left(self._database, space, between)
         except PerdureError as exc:
             log.warning("files that were written are taken into recall later: %s", exc)
         except Exception:  # nobody waits for this, who would see it
@@ -178,35 +204,78 @@ class Settling:
                 if self._put.get((space, path)) is each:
                     del self._put[space, path]
 
-    def _settled(self, space: str, until: float, max_bytes: int) -> list[Waiting]:
-        """Settle what waits, until then; return what still does."""
+    def tidy(self, space: str) -> None:
+        """Remove what a kill in the middle of a long text left, which recall does not see. Raises Unavailable."""
+        cutting.remove_left(self._database, space, self._pauses())
+
+    def _pauses(self, *, notes: bool = False) -> Callable[[], None]:
+        """Return what waits, at each step, until no call is under way, or long enough.
+
+        It does not while somebody waits for the step itself, and `notes` meanwhile what is due to be noted.
+        """
+        before = float("inf")
+
+        def give_way() -> None:
+            nonlocal before
+            took = max(0.0, time.monotonic() - before)
+            until = time.monotonic() + min(GIVES_WAY_S, max(PATIENCE_S, PATIENCE_TIMES * took))
+            while (left := until - time.monotonic()) > 0 and self._ends == float("inf") and not self._callers:
+                if self._foreground.give_way(min(left, PATIENCE_S), calm_s=CALM_S):
+                    break
+                if notes and not self._noted_in():
+                    self._note_all()
+            before = time.monotonic()
+
+        return give_way
+
+    def _settled(
+        self, space: str, until: float, max_bytes: int, between: Callable[[], None], *, gives_way: bool = False
+    ) -> list[Waiting]:
+        """Settle what waits, until then, or until somebody asks if it `gives_way`; return what still does."""
+
+        def is_over() -> bool:
+            return time.monotonic() >= min(until, self._ends) or (gives_way and self._callers > 0)
+
         while True:
             waits = sorted(self._waiting(space), key=lambda each: each.bytes)
-            batch = [each for each in waits[:BATCH] if each.bytes <= max_bytes]
-            while len(batch) > 1 and sum(each.bytes for each in batch) > BATCH_BYTES:
-                batch.pop()
-            if not batch or time.monotonic() >= min(until, self._ends):
+            chosen = [each for each in waits[:A_LOOK] if each.bytes <= max_bytes]
+            if not chosen or is_over():
                 return waits
-            self._take_in(space, batch)
+            self._take_in(space, chosen, between, is_over)
 
-    def _take_in(self, space: str, batch: Sequence[Waiting]) -> None:
-        read: list[tuple[Waiting, file_passages.Contents, Sequence[NewPassage]]] = []
-        for each in batch:
-            try:
-                data = self._workspace_of(space).read_version(each.path, each.version, each.sha256)
-            except PerdureError as exc:
-                log.warning("a version of a file cannot be read: %s", exc)
-                self._unreadable.add((space, each.path, each.version))
+    def _take_in(
+        self, space: str, chosen: Sequence[Waiting], between: Callable[[], None], is_over: Callable[[], bool]
+    ) -> None:
+        """Cut texts, those that are short together, until it `is_over`."""
+        short: list[tuple[Waiting, Contents]] = []
+        room = cutting.AT_ONCE
+        for each in chosen:
+            if is_over():
+                break
+            between()
+            if (found := self._read(space, each)) is None:
                 continue
-            found = file_passages.contents(each.path, data)
-            # Made before the transaction, which other writers wait for.
-            made = file_passages.rows(space, each.path, found, version=each.version, seq=each.seq, at=each.at)
-            read.append((each, found, made))
-        with self._database.write_derived(space) as tx:
-            for each, found, made in read:
-                if files.waiting(reader_of(tx), space, each.path) == [each]:  # nobody wrote it again, or was quicker
-                    file_passages.put(tx, space, each.path, found, each.bytes, made)
+            size = cutting.sections_of(self._database, space, each, found)
+            if short and size > room:
+                cutting.store_short(self._database, space, short, between)
+                short, room = [], cutting.AT_ONCE
+            if size > cutting.AT_ONCE:
+                cutting.store_long(self._database, space, each, found, between)
+            else:
+                short.append((each, found))
+                room -= size
+        if short:
+            cutting.store_short(self._database, space, short, between)
         self._wake()
+
+    def _read(self, space: str, each: Waiting) -> Contents | None:
+        try:
+            data = self._workspace_of(space).read_version(each.path, each.version, each.sha256)
+        except PerdureError as exc:
+            log.warning("a version of a file cannot be read: %s", exc)
+            self._unreadable.add((space, each.path, each.version))
+            return None
+        return file_passages.contents(each.path, data)
 
     def _waiting(self, space: str) -> list[Waiting]:
         with self._database.read(space) as tx:
@@ -222,3 +291,7 @@ class Settling:
             and not self._volumes.cover(space, each.path)
             and (space, each.path, each.version) not in self._unreadable
         ]
+
+
+def _at_once() -> None:
+    """Give way to nobody: somebody waits."""

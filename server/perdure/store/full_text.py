@@ -13,16 +13,16 @@ from perdure.words import Term, index_form, indexed_words, match_expression, rar
 BODY_WEIGHT, CONTEXT_WEIGHT = 1.0, 0.25  # measured on conversations: neighbours help most at a quarter of the weight
 
 
-def add(reader: Reader, rows: Sequence[tuple[int, str, str, str]]) -> None:
-    """Store the words of new passages: (id, namespace, body, context)."""
+def add(reader: Reader, rows: Sequence[tuple[int, str, str, str, str | None]]) -> None:
+    """Store the words of new passages: (id, namespace, body, context, index_form of the body if it is known)."""
     if not is_sqlite(reader):
-        _in_postgres().add(reader, rows, context_weight=CONTEXT_WEIGHT)
+        _in_postgres().add(reader, [row[:4] for row in rows], context_weight=CONTEXT_WEIGHT)
         return
     reader.executemany(
         "INSERT INTO passage_fts (rowid, body, context, namespace) VALUES (?, ?, ?, ?)",
         [
-            (id, index_form(body), index_form(context), namespace_word(namespace))
-            for id, namespace, body, context in rows
+            (id, index_form(body) if form is None else form, index_form(context), namespace_word(namespace))
+            for id, namespace, body, context, form in rows
         ],
     )
 

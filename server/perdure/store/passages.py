@@ -80,6 +80,8 @@ class NewPassage:
     body: str
     context: str
     spans: Sequence[Span]
+    form: str | None = None
+    """What words.index_form makes of the body, if that was done before the transaction: half of what it would take."""
 
 
 def add(tx: Session, passages: Sequence[NewPassage]) -> list[list[int]]:
@@ -92,7 +94,8 @@ def add(tx: Session, passages: Sequence[NewPassage]) -> list[list[int]]:
     chunks = _add_pieces(tx, passages, state.in_force)
     if state.next is not None:
         _add_pieces(tx, passages, state.next)
-    full_text.add(reader_of(tx), [(each.row.id or 0, each.row.namespace, each.body, each.context) for each in passages])
+    rows = [(each.row.id or 0, each.row.namespace, each.body, each.context, each.form) for each in passages]
+    full_text.add(reader_of(tx), rows)
     return chunks
 
 
@@ -145,7 +148,52 @@ def remove(tx: Session, namespace: str, type: str, subject: str) -> None:
     found = reader.execute(
         "SELECT id FROM passage WHERE namespace = ? AND type = ? AND subject = ?", (namespace, type, subject)
     )
-    ids = json.dumps([id for (id,) in found])
+    _remove(reader, [id for (id,) in found])
+
+
+def count_of(reader: Reader, namespace: str, type: str, subject: str) -> int:
+    """Return how many passages of a subject there are, hidden ones too."""
+    statement = "SELECT count(*) FROM passage WHERE namespace = ? AND type = ? AND subject = ?"
+    return reader.execute(statement, (namespace, type, subject)).fetchone()[0]
+
+
+def show_instead(tx: Session, namespace: str, type: str, subject: str, ids: Sequence[int]) -> bool:
+    """Show these hidden passages of a subject and hide all others of it; False, and nothing done, if one is gone."""
+    reader, chosen = reader_of(tx), json.dumps(list(ids))
+    there = "SELECT count(*) FROM passage WHERE hidden = 1 AND id IN (SELECT value AS number FROM json_each(?))"
+    if reader.execute(there, (chosen,)).fetchone()[0] != len(ids):
+        return False
+    reader.execute(
+        "UPDATE passage SET hidden = 1 WHERE namespace = ? AND type = ? AND subject = ? AND hidden = 0",
+        (namespace, type, subject),
+    )
+    reader.execute("UPDATE passage SET hidden = 0 WHERE id IN (SELECT value AS number FROM json_each(?))", (chosen,))
+    return True
+
+
+def subjects_hidden(reader: Reader, namespace: str, type: str) -> list[str]:
+    """Return the subjects with hidden passages."""
+    statement = "SELECT DISTINCT subject FROM passage WHERE namespace = ? AND hidden = 1 AND type = ?"
+    return [row[0] for row in reader.execute(statement, (namespace, type))]
+
+
+def remove_hidden(
+    tx: Session, namespace: str, type: str, subject: str, limit: int, *, only: Sequence[int] | None = None
+) -> int:
+    """Remove up to `limit` hidden passages of a subject, or of those with the ids `only`; return how many."""
+    statement = "SELECT id FROM passage WHERE namespace = ? AND type = ? AND subject = ? AND hidden = 1"
+    values: list[object] = [namespace, type, subject]
+    if only is not None:
+        statement += " AND id IN (SELECT value AS number FROM json_each(?))"
+        values.append(json.dumps(list(only)))
+    reader = reader_of(tx)
+    found = [id for (id,) in reader.execute(f"{statement} LIMIT ?", (*values, limit))]
+    _remove(reader, found)
+    return len(found)
+
+
+def _remove(reader: Reader, passages: Sequence[int]) -> None:
+    ids = json.dumps(list(passages))
     for statement in (
         # No index was ever given what has no vector.
         "DELETE FROM chunk WHERE embedding IS NULL AND passage_id IN (SELECT value AS number FROM json_each(?))",
