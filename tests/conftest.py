@@ -10,6 +10,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -30,6 +31,7 @@ from warm import PERDURE, Process
 DATABASE = "TEST_DATABASE"  # set by --database, for all processes of the run
 FILES = "TEST_FILES"  # set by --files
 OURS = "TEST_DATABASE_OF_DIRECTORY"  # the address that goes with a data directory, unless a test gave another
+TORTURE = Path(__file__).parent / "torture"
 DEADLINE_S = 60.0  # the machine may be busy; what must be quick is measured elsewhere
 LEGACY = "2025-06-18"
 MODERN = "2026-07-28"
@@ -167,6 +169,17 @@ def run(
         return warm.shared().run(arguments, env, text, DEADLINE_S)
     command = [PERDURE, *arguments]
     return subprocess.run(command, input=text, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+
+def launch_python(
+    script: str, *arguments: str, env: Mapping[str, str], files: Mapping[str, int] | None = None
+) -> Process:
+    """Start `python -c script` with these arguments, whose modules of perdure need not be loaded for it."""
+    if warm.shared().fits(env):
+        return warm.shared().start(arguments, env, files, script=script)
+    stdin, stdout, stderr = ((files or {}).get(name, subprocess.PIPE) for name in ("stdin", "stdout", "stderr"))
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.Popen(command, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
 
 
 class StdioClient:
@@ -330,6 +343,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cold: what it starts is to load everything, as it does for a user")
     config.addinivalue_line("markers", "directory(reason): is about files in a directory; not for files in rows")
+    config.addinivalue_line("markers", "thorough: what a quicker test shows on each commit; make torture runs it")
+    config.addinivalue_line("markers", "torture: make torture runs it too, and then for longer")
     config.addinivalue_line("markers", "sqlite(reason): is about a store in a file; not for postgres")
     if config.getoption("--database") == "postgres":
         os.environ[DATABASE] = "postgres"
@@ -338,9 +353,15 @@ def pytest_configure(config: pytest.Config) -> None:
     warm.shared().refuses = bool(config.getoption("--cold"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if TORTURE in item.path.parents:
+            item.add_marker("torture")
+    marks: list[str] = [] if config.getoption("--torture") else ["thorough"]
     if on_postgres():
-        marks = ("sqlite", "directory") if os.environ.get(FILES) == "database" else ("sqlite",)
+        marks += ["sqlite", "directory"] if os.environ.get(FILES) == "database" else ["sqlite"]
+    if marks:
         left_out = [item for item in items if any(item.get_closest_marker(mark) is not None for mark in marks)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]

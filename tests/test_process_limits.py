@@ -87,7 +87,7 @@ def test_a_call_without_descriptors_is_refused_and_the_next_one_goes_through(sta
         assert not client.call("write_file", path=f"{n}.md", content="y\n")["isError"]
 
 
-@pytest.mark.parametrize("room", [2, 12, 24])
+@pytest.mark.parametrize("room", [pytest.param(2, marks=pytest.mark.cold), 12, 24])  # one forked has more to spare
 def test_a_call_for_which_memory_is_missing_changes_nothing(start_stdio: StartStdio, room: int) -> None:
     client = start_stdio()
     client.initialize()
