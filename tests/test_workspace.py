@@ -160,14 +160,15 @@ import sys
 from pathlib import Path
 from perdure.workspace import DirectoryWorkspace
 workspace = DirectoryWorkspace(Path(sys.argv[1]), opener=sys.argv[2])
-number = int(sys.argv[3])
-print("ready", flush=True)
+first = number = int(sys.argv[3])
 while True:
     number += 1
     body = f"{number} ".encode() * (1 + number * 7919 % 20000)
     with workspace.replacing("deep/er/log.txt", body) as replace:
         workspace.keep(body)
         replace()
+    if number == first + 1:
+        print("ready", flush=True)
 """
 
 
