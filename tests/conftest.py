@@ -10,6 +10,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -34,6 +35,7 @@ NO_STORE = "TEST_WITHOUT_STORE"  # the test that runs, if it says that it keeps 
 OURS = "TEST_DATABASE_OF_DIRECTORY"  # the address that goes with a data directory, unless a test gave another
 PLACES = {"tmp_path_factory", "disk"}  # the fixtures behind every directory that a test has
 LEFT_OUT = pytest.StashKey[Counter[str]]()
+TORTURE = Path(__file__).parent / "torture"
 DEADLINE_S = 60.0  # the machine may be busy; what must be quick is measured elsewhere
 LEGACY = "2025-06-18"
 MODERN = "2026-07-28"
@@ -173,6 +175,17 @@ def run(
         return warm.shared().run(arguments, env, text, DEADLINE_S)
     command = [PERDURE, *arguments]
     return subprocess.run(command, input=text, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+
+def launch_python(
+    script: str, *arguments: str, env: Mapping[str, str], files: Mapping[str, int] | None = None
+) -> Process:
+    """Start `python -c script` with these arguments, whose modules of perdure need not be loaded for it."""
+    if warm.shared().fits(env):
+        return warm.shared().start(arguments, env, files, script=script)
+    stdin, stdout, stderr = ((files or {}).get(name, subprocess.PIPE) for name in ("stdin", "stdout", "stderr"))
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.Popen(command, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
 
 
 class StdioClient:
@@ -339,6 +352,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cold: what it starts is to load everything, as it does for a user")
     config.addinivalue_line("markers", "directory(reason): is about files in a directory; not for files in rows")
+    config.addinivalue_line("markers", "thorough: what a quicker test shows on each commit; make torture runs it")
+    config.addinivalue_line("markers", "torture: make torture runs it too, and then for longer")
     config.addinivalue_line("markers", "sqlite(reason): is about a store in a file; not for postgres")
     config.addinivalue_line(
         "markers", "no_store: uses a directory, and keeps no store in it; not once more for postgres"
@@ -351,11 +366,15 @@ def pytest_configure(config: pytest.Config) -> None:
     warm.shared().refuses = bool(config.getoption("--cold"))
 
 
-def why_not_on_postgres(item: pytest.Item) -> str | None:
-    """Return what keeps a test out of a run on Postgres, None for nothing.
+def why_left_out(item: pytest.Item, *, thorough: bool) -> str | None:
+    """Return what keeps a test out of this run, None for nothing.
 
-    A test without any directory has no place for a store, so it would find nothing new there.
+    On Postgres a test without any directory has no place for a store, so it would find nothing new there.
     """
+    if not thorough and item.get_closest_marker("thorough") is not None:
+        return "make torture runs"
+    if not on_postgres():
+        return None
     if item.get_closest_marker("sqlite") is not None:
         return "are about a store in a file"
     if os.environ.get(FILES) == "database" and item.get_closest_marker("directory") is not None:
@@ -368,10 +387,15 @@ def why_not_on_postgres(item: pytest.Item) -> str | None:
     return None
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if on_postgres():
-        why = {item: why_not_on_postgres(item) for item in items}
-        left_out = [item for item in items if why[item] is not None]
+    for item in items:
+        if TORTURE in item.path.parents:
+            item.add_marker("torture")
+    thorough = bool(config.getoption("--torture"))
+    why = {item: why_left_out(item, thorough=thorough) for item in items}
+    left_out = [item for item in items if why[item] is not None]
+    if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if why[item] is None]
         config.stash[LEFT_OUT] = Counter(filter(None, why.values()))
@@ -379,7 +403,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str:
     told = config.stash.get(LEFT_OUT, Counter[str]())
-    return f"left out on postgres: {', '.join(f'{n} that {reason}' for reason, n in told.items())}" if told else ""
+    return f"left out: {', '.join(f'{n} that {reason}' for reason, n in told.items())}" if told else ""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

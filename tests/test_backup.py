@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 import zipfile
@@ -21,7 +19,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine
 
-from conftest import Json, StartStdio, StdioClient, environment, launch, run
+from conftest import Json, StartStdio, StdioClient, environment, launch, launch_python, run
 from perdure import migrations
 from perdure.backup import back_up, restore
 from perdure.disk import ROOM
@@ -349,8 +347,9 @@ def test_a_restore_that_is_killed_leaves_the_former_store_or_is_finished_by_whoe
             service.remember(caller, "old")
             service.write_file(caller, PATH, "old\n")
         (cli.data_dir / "workers" / "index").mkdir(parents=True)
-        child = [sys.executable, "-c", KILLED, str(n), str(cli.data_dir), str(out)]
-        code = subprocess.run(child, env={**os.environ, **cli.environment}, timeout=DEADLINE_S).returncode
+        env = {**os.environ, **cli.environment}
+        files = {"stdin": 0, "stdout": 1, "stderr": 2}
+        code = launch_python(KILLED, str(n), str(cli.data_dir), str(out), env=env, files=files).wait(DEADLINE_S)
         assert code in (0, 9)
 
         with cli.service() as (service, caller):

@@ -121,6 +121,7 @@ def warm(client: StdioClient) -> None:
         client.reply(f"warm{n}")
 
 
+@pytest.mark.torture
 def test_b110_cancelled_calls_over_stdio_are_whole_or_absent_get_no_late_reply_and_leave_nothing(
     client: StdioClient, cancels: int
 ) -> None:
@@ -193,6 +194,7 @@ def answer(connection: http.client.HTTPConnection) -> Json:
     return result["structuredContent"]
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_a_write_whose_client_hung_up_and_asked_again_with_the_same_key_is_made_once(
     start_http: StartHttp, start_stdio: StartStdio, cancels: int, era: str

@@ -24,13 +24,13 @@ import pytest
 
 import postgres
 import warm
-from conftest import on_postgres
+from conftest import launch, on_postgres
 from perdure.app import open_service
 from perdure.identity import local_principal
 from perdure.service import Service
 from perdure.settings import load_settings
 from perdure.types import MAX_TURNS, Asking, Principal
-from warm import PERDURE
+from warm import PERDURE, Process
 
 DEADLINE_S = 60
 SETTINGS = """
@@ -65,21 +65,16 @@ class CommandLine:
 
     def start(
         self, *args: str | bytes, stdout: int = subprocess.PIPE, environment: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [PERDURE, *args],
-            env={**self.environment, **(environment or {})},
-            stdin=subprocess.PIPE,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-        )
+    ) -> Process:
+        files = {} if stdout == subprocess.PIPE else {"stdout": stdout}
+        return launch(*map(os.fsdecode, args), env={**self.environment, **(environment or {})}, files=files)
 
     def run(self, *args: str | bytes, stdin: str | bytes = b"", **environment: str) -> tuple[int, str, str]:
         """Return status, stdout and stderr of a command."""
         env = self.environment | environment
-        if any(isinstance(each, bytes) for each in args) or not warm.shared().fits(env):
+        if not warm.shared().fits(env):
             return finish(self.start(*args, environment=environment), stdin)
-        done = warm.shared().run([str(each) for each in args], env, stdin, DEADLINE_S)
+        done = warm.shared().run([os.fsdecode(each) for each in args], env, stdin, DEADLINE_S)
         return done.returncode, done.stdout, done.stderr
 
     def answer(self, *args: str, stdin: str | bytes = b"") -> str:
@@ -108,7 +103,7 @@ class CommandLine:
         return shown.decode()
 
 
-def finish(child: subprocess.Popen[bytes], stdin: str | bytes = b"") -> tuple[int, str, str]:
+def finish(child: Process, stdin: str | bytes = b"") -> tuple[int, str, str]:
     out, err = child.communicate(stdin.encode() if isinstance(stdin, str) else stdin, timeout=DEADLINE_S)
     return child.returncode, (out or b"").decode(), err.decode()
 
@@ -327,7 +322,7 @@ def statuses(cli: CommandLine, commands: Sequence[Sequence[str | bytes]]) -> lis
     ended: list[int] = []
     for child in [cli.start(*args) for args in commands]:
         status, out, err = finish(child)
-        assert (out, bool(err.strip()), "Traceback" in err) == ("", True, False), (child.args, err)
+        assert (out, bool(err.strip()), "Traceback" in err) == ("", True, False), err
         ended.append(status)
     return ended
 
@@ -447,7 +442,7 @@ def test_the_command_line_loads_neither_the_protocol_nor_what_belongs_to_the_wor
 
 
 @pytest.fixture
-def server(cli: CommandLine) -> Generator[subprocess.Popen[bytes]]:
+def server(cli: CommandLine) -> Generator[Process]:
     child = cli.start("serve", "--port", "0")
     yield child
     child.kill()
@@ -455,7 +450,7 @@ def server(cli: CommandLine) -> Generator[subprocess.Popen[bytes]]:
 
 
 def test_serve_prints_where_the_data_lies_and_answers_until_it_is_told_to_end(
-    cli: CommandLine, server: subprocess.Popen[bytes]
+    cli: CommandLine, server: Process
 ) -> None:
     assert server.stderr is not None
     seen = ""

@@ -196,7 +196,7 @@ class Running:
         return self._process.wait(DEADLINE_S)
 
 
-@pytest.fixture(params=["image", "kubernetes"])
+@pytest.fixture(params=[pytest.param("image", marks=pytest.mark.thorough), "kubernetes"])
 def deployed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[BareRoot, dict[str, str]]:
     """A root as the Dockerfile, or the manifest as well, makes it, and the settings it starts `serve` with."""
     settings = {"PERDURE_HTTP__TOKEN": TOKEN, "PERDURE_HTTP__PORT": "0"}
@@ -268,7 +268,7 @@ class Proxy:
         self._process.wait(DEADLINE_S)
 
 
-@pytest.fixture(params=["compose", "kubernetes"])
+@pytest.fixture(params=["compose", pytest.param("kubernetes", marks=pytest.mark.thorough)])
 def fleet(request: pytest.FixtureRequest, tmp_path: Path, start: Any) -> Generator[Any]:
     """Start two servers as the files that run them on Postgres do, and the proxy before them."""
     if shutil.which(PROXY) is None:

@@ -352,13 +352,17 @@ def test_an_erasure_that_is_killed_is_ended_by_the_next_and_never_taken_for_done
         assert not journal.exists()
 
 
-def test_b99_what_is_added_and_erased_time_and_again_leaves_no_growth(start_stdio: StartStdio, data_dir: Path) -> None:
+@pytest.mark.torture
+def test_b99_what_is_added_and_erased_time_and_again_leaves_no_growth(
+    start_stdio: StartStdio, data_dir: Path, request: pytest.FixtureRequest
+) -> None:
+    cycles, count = (6, 100) if request.config.getoption("--torture") else (3, 40)
     client = start_stdio(**INDEX)
     client.initialize()
     sizes: list[int] = []
     handles: list[int] = []
-    for cycle in range(4):
-        turns = [{"role": "user", "content": f"{MARK} cycle {cycle} turn {n} " * 5} for n in range(100)]
+    for cycle in range(cycles):
+        turns = [{"role": "user", "content": f"{MARK} cycle {cycle} turn {n} " * 5} for n in range(count)]
         client.call("append_history", thread="busy", turns=turns)
         until(lambda: embedded(data_dir))
         erase(data_dir, "--thread", "busy", index=INDEX)

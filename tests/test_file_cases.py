@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -57,7 +57,8 @@ def test_b43_file_addresses_are_refused_inside_and_outside_alike_and_nothing_is_
 @pytest.mark.skipif(os.name == "nt", reason="there these are paths")
 def test_b44_a_data_directory_of_windows_is_refused_elsewhere_and_nothing_is_made(tmp_path: Path, path: str) -> None:
     env = environment(Path(path)) | {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
-    ran = subprocess.run([PERDURE, "status"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    with contextlib.chdir(tmp_path):
+        ran = run("status", env=env)
     assert ran.returncode == 2
     assert "data_dir" in ran.stderr and "a path of Windows" in ran.stderr
     assert list(tmp_path.iterdir()) == []

@@ -123,6 +123,7 @@ def lose(data_dir: Path, token: str) -> None:
         client.close()
 
 
+@pytest.mark.torture
 def test_damaged_folders_are_kept_and_named_by_status_however_many_there_are(
     start_stdio: StartStdio, data_dir: Path, torture: bool
 ) -> None:
@@ -169,6 +170,7 @@ def live_through(client: StdioClient, endpoint: EmbeddingEndpoint, trouble: str)
     return told
 
 
+@pytest.mark.torture
 def test_every_trouble_of_an_embedder_leaves_memories_pending_and_none_lost(
     start_stdio: StartStdio, endpoint: EmbeddingEndpoint, data_dir: Path, torture: bool
 ) -> None:
@@ -213,6 +215,7 @@ def test_b112_while_the_embedder_is_ill_only_the_first_questions_pay_for_it(
     until(lambda: recall(client, "kettle"), whole, seconds=30)
 
 
+@pytest.mark.torture
 def test_an_embedder_that_comes_and_goes_gets_everything_done_in_the_end(
     start_stdio: StartStdio, endpoint: EmbeddingEndpoint, torture: bool
 ) -> None:

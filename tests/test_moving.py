@@ -22,7 +22,7 @@ from test_reindex import ALONE, Endpoint, Reindex, endpoint
 
 __all__ = ["chroma_server", "endpoint", "postgres", "postgres_database"]  # fixtures
 
-TURNS = 400
+TURNS = 200
 ALWAYS = {"PERDURE_INDEX__EXACT_MAX_CHUNKS": "0", "PERDURE_INDEX__MIN_CHUNKS": "0"}
 
 
@@ -165,7 +165,7 @@ def finds(answer: Json, n: int) -> bool:
 def test_a_move_that_is_killed_is_carried_on_by_a_server(
     start_stdio: StartStdio, data_dir: Path, settings: dict[str, str]
 ) -> None:
-    client = stored(start_stdio, data_dir, settings, turns=1000)
+    client = stored(start_stdio, data_dir, settings, turns=500)
     moving = Reindex(data_dir, "--to", "pgvector", **settings)
     until(lambda: rows(data_dir, "SELECT next_token FROM model"), lambda seen: seen != [(None,)])
     time.sleep(random.uniform(0.0, 0.5))  # the moment is what is tried
@@ -210,7 +210,7 @@ def test_a_move_to_what_is_not_there_is_refused_and_changes_nothing(
     assert rows(data_dir, "SELECT backend, next_backend FROM model") == [("chroma", None)]
 
 
-@pytest.mark.parametrize("target", ["chroma server", "qdrant"])
+@pytest.mark.parametrize("target", [pytest.param("chroma server", marks=pytest.mark.thorough), "qdrant"])
 def test_vectors_move_to_every_kind(
     start_stdio: StartStdio, data_dir: Path, target: str, request: pytest.FixtureRequest, endpoint: Endpoint
 ) -> None:

@@ -107,6 +107,7 @@ def write(client: StdioClient, name: str, count: int, acknowledged: list[str], w
         acknowledged.append(content)
 
 
+@pytest.mark.torture
 def test_b12_b13_writers_readers_and_commands_share_a_directory_and_two_deaths_lose_nothing(
     start_stdio: StartStdio, start_http: StartHttp, data_dir: Path, torture: bool
 ) -> None:
@@ -161,6 +162,7 @@ def test_b12_b13_writers_readers_and_commands_share_a_directory_and_two_deaths_l
     assert by_http and {each["content"] for each in by_http} <= set(stored)
 
 
+@pytest.mark.torture
 def test_a_writer_beside_two_that_never_pause_is_not_starved(start_stdio: StartStdio, torture: bool) -> None:
     seconds = 20.0 if torture else 4.0
     lone, *busy = (opened(start_stdio) for _ in range(3))
@@ -272,6 +274,7 @@ def test_b11_calls_sent_at_once_are_all_stored_and_the_file_is_one_of_those_writ
     assert first.splitlines()[0] in {body.splitlines()[0] for body in bodies}
 
 
+@pytest.mark.torture
 def test_b20_a_server_that_was_killed_in_a_write_leaves_nothing_that_stops_the_next(
     start_stdio: StartStdio, torture: bool
 ) -> None:
@@ -350,6 +353,7 @@ def end_index(data_dir: Path) -> None:
             until(lambda pid=worker["pid"]: Path(f"/proc/{pid}").exists(), lambda there: not there)
 
 
+@pytest.mark.torture
 def test_b17_many_writers_of_vectors_have_one_owner_of_the_index_which_does_not_swell(
     start_stdio: StartStdio, data_dir: Path, tmp_path: Path, torture: bool
 ) -> None:

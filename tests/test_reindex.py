@@ -297,11 +297,12 @@ def test_a_build_that_is_stopped_in_its_middle_leaves_the_former_model_in_force_
     assert mixed(data_dir, endpoint) == []
 
 
+@pytest.mark.torture
 def test_kills_at_random_moments_leave_one_model_in_force_that_is_complete(
     start_stdio: StartStdio, data_dir: Path, endpoint: Endpoint, request: pytest.FixtureRequest
 ) -> None:
     kills = 4 if request.config.getoption("--torture") else 2
-    client = stored(start_stdio, data_dir, turns=1000)
+    client = stored(start_stdio, data_dir, turns=400)
     client.end_input()
     rng = random.Random(20261130)
 
@@ -323,7 +324,7 @@ def test_kills_at_random_moments_leave_one_model_in_force_that_is_complete(
         assert in_force(data_dir) == ("letters/full/plain" if settings else "hashing-64/1")
         assert missing(data_dir) == 0
         assert mixed(data_dir, endpoint) == []
-    assert sql(data_dir, "SELECT count(*) FROM chunk") == [(1000,)]
+    assert sql(data_dir, "SELECT count(*) FROM chunk") == [(400,)]
 
 
 def test_a_server_never_begins_a_build_by_itself_and_says_how_to(

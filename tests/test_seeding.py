@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -15,12 +14,13 @@ from hypothesis import strategies as st
 
 from conftest import (
     DEADLINE_S,
-    PERDURE,
     Json,
     StartStdio,
     StdioClient,
     environment,
+    launch,
     on_postgres,
+    run,
     store_of,
     stored_bytes,
 )
@@ -69,10 +69,8 @@ def seed(data_dir: Path, *arguments: str) -> dict[str, Json]:
 
 def ran(data_dir: Path, *arguments: str) -> tuple[int, str]:
     """Return the exit code of `perdure` and what it said on stderr."""
-    command = [PERDURE, *arguments]
-    env = environment(data_dir)
-    finished = subprocess.run(command, env=env, capture_output=True, timeout=DEADLINE_S, check=False)
-    return finished.returncode, finished.stderr.decode()
+    finished = run(*arguments, env=environment(data_dir))
+    return finished.returncode, finished.stderr
 
 
 def test_each_entry_and_paragraph_is_a_memory_with_its_headings_and_place(client: StdioClient, shared: Path) -> None:
@@ -261,10 +259,8 @@ def test_a_dry_run_changes_nothing_and_says_what_would_be_done(data_dir: Path, t
 def told_by(data_dir: Path, *arguments: str) -> list[str]:
     """Return the lines that `perdure seed` shows a person, of both streams, while no server reads notes by itself."""
     env = environment(data_dir) | {"PERDURE_SEEDING__AUTOMATIC": "false"}
-    finished = subprocess.run(
-        [PERDURE, "seed", *arguments], env=env, capture_output=True, timeout=DEADLINE_S, check=False
-    )
-    return (finished.stdout + finished.stderr).decode().splitlines()
+    finished = run("seed", *arguments, env=env)
+    return (finished.stdout + finished.stderr).splitlines()
 
 
 def test_lines_that_were_archived_are_named_ten_of_them(data_dir: Path) -> None:
@@ -351,13 +347,13 @@ def test_a_kill_while_notes_are_read_leaves_no_line_out_and_none_twice(data_dir:
     path = tmp_path / "long.md"
     lines = [f"Statement {n} of the long file." for n in range(600)]
     path.write_text("# Long\n" + "".join(f"- {line}\n" for line in lines), encoding="utf-8")
-    process = subprocess.Popen([PERDURE, "seed", str(path)], env=environment(data_dir), stdout=subprocess.DEVNULL)
+    process = launch("seed", str(path), env=environment(data_dir))
     deadline = time.monotonic() + DEADLINE_S
     while stored_memories(data_dir) == 0:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.kill()
-    process.wait(DEADLINE_S)
+    process.communicate(timeout=DEADLINE_S)
     kept = stored_memories(data_dir)
     file = seed(data_dir, str(path))[str(path)]
     assert (file["added"], file["unchanged"]) == (600 - kept, kept)

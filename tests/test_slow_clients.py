@@ -125,6 +125,7 @@ def test_half_requests_are_told_so_and_closed_in_time_be_they_silent_or_dripping
         time.sleep(0.05)
 
 
+@pytest.mark.torture
 def test_many_slow_clients_do_not_hold_up_those_that_talk(http_server: HttpServer, slow_clients: int) -> None:
     http_server.call("remember", content="The harbour lights were switched to LED")
     alone = quantile([seconds_of_a_call(http_server) for _ in range(40)])
@@ -192,6 +193,7 @@ def sessions(request: pytest.FixtureRequest) -> Iterator[int]:
     yield 2_000 if request.config.getoption("--torture", default=False) else 100
 
 
+@pytest.mark.torture
 def test_b113_b114_clients_that_open_sessions_and_never_come_back_leave_nothing(
     start_http: StartHttp, sessions: int
 ) -> None:

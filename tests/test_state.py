@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import time
 import tomllib
 from collections.abc import Generator
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DEADLINE_S, PERDURE, Json, StartStdio, StdioClient, environment
+from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, run
 from perdure.errors import InvalidInput
 from perdure.settings import StateSettings
 from recalls import running
@@ -286,12 +285,10 @@ def test_a_wrong_schema_stops_the_start_and_names_the_setting(schema: Json, said
 
 def test_schemas_stand_in_the_settings_file_as_config_prints_it(tmp_path: Path) -> None:
     written = {"PERDURE_STATE__SCHEMAS": json.dumps(SCHEMAS)}
-    printed = subprocess.run(
-        [PERDURE, "config"], env=environment(tmp_path, **written), capture_output=True, check=True, timeout=DEADLINE_S
-    ).stdout
-    assert tomllib.loads(printed.decode())["state"]["schemas"] == SCHEMAS
+    printed = run("config", env=environment(tmp_path, **written)).stdout
+    assert tomllib.loads(printed)["state"]["schemas"] == SCHEMAS
 
-    (tmp_path / "config.toml").write_bytes(printed)
-    words = [PERDURE, "--config", str(tmp_path / "config.toml"), "state", "set", "task.a", "5"]
-    ran = subprocess.run(words, env=environment(tmp_path), capture_output=True, check=False, timeout=DEADLINE_S)
-    assert ran.returncode == 2 and b"is not of type 'object'" in ran.stderr
+    (tmp_path / "config.toml").write_text(printed, encoding="utf-8")
+    words = ["--config", str(tmp_path / "config.toml"), "state", "set", "task.a", "5"]
+    ran = run(*words, env=environment(tmp_path))
+    assert ran.returncode == 2 and "is not of type 'object'" in ran.stderr

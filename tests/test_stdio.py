@@ -23,16 +23,23 @@ def only_protocol(client: StdioClient) -> bool:
     return all(json.loads(line)["jsonrpc"] == "2.0" for line in client.lines)
 
 
+NOISY: Json = {"PERDURE_LOG_LEVEL": "debug", "LOG_LEVEL": "DEBUG"}
+WARNED: Json = {"PYTHONWARNINGS": "always", "PYTHONDEVMODE": "1"}
+OF_ANOTHER_TIME: Json = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "cp1252"}
+
+
 @pytest.mark.cold
 @pytest.mark.parametrize(
-    "settings",
+    ("opening", "settings"),
     [
-        {"PERDURE_LOG_LEVEL": "debug", "LOG_LEVEL": "DEBUG"},
-        {"PYTHONWARNINGS": "always", "PYTHONDEVMODE": "1"},
-        {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "cp1252"},
+        ("initialize", NOISY),
+        ("server/discover", WARNED),
+        ("initialize", OF_ANOTHER_TIME),
+        pytest.param("server/discover", NOISY, marks=pytest.mark.thorough),
+        pytest.param("initialize", WARNED, marks=pytest.mark.thorough),
+        pytest.param("server/discover", OF_ANOTHER_TIME, marks=pytest.mark.thorough),
     ],
 )
-@pytest.mark.parametrize("opening", ["initialize", "server/discover"])
 def test_b01_only_protocol_reaches_stdout(start_stdio: StartStdio, opening: str, settings: Json) -> None:
     client = start_stdio(**settings)
     meta: Json = {}
@@ -155,8 +162,8 @@ def test_b07_remember_is_accepted_at_once_after_the_handshake(start_stdio: Start
     assert "first thing" in client.call("recall", query="first thing")["content"][0]["text"]
 
 
-@pytest.mark.cold
-def test_b10_ten_spawns_at_once_attach_on_the_first_try(start_stdio: StartStdio) -> None:
+@pytest.mark.parametrize("start", ["forked", pytest.param("cold", marks=[pytest.mark.cold, pytest.mark.thorough])])
+def test_b10_ten_spawns_at_once_attach_on_the_first_try(start_stdio: StartStdio, start: str) -> None:
     """Ten starts on one new directory are the load: they share the processors, the first migration and its locks."""
     clients = [start_stdio() for _ in range(10)]
     for client in clients:
@@ -279,8 +286,7 @@ def test_requests_are_finished_after_the_client_has_closed_its_end(start_stdio: 
     assert all(client.reply(n)["result"]["structuredContent"]["created"] for n in range(20))
 
 
-@pytest.mark.cold
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.cold), signal.SIGINT])
 def test_a_signal_ends_the_server_with_success_and_what_was_said_is_kept(
     start_stdio: StartStdio, number: signal.Signals
 ) -> None:
@@ -315,11 +321,10 @@ def test_cancelled_requests_are_not_waited_for(start_stdio: StartStdio) -> None:
     assert time.monotonic() - started < 4
 
 
-@pytest.mark.cold
 @pytest.mark.parametrize(
     "settings, words",
     [
-        ({"PERDURE_LOG_LEVEL": "loud"}, "log_level"),
+        pytest.param({"PERDURE_LOG_LEVEL": "loud"}, "log_level", marks=pytest.mark.cold),
         ({"PERDURE_DATA_DIR": "/dev/null/data"}, "/dev/null/data"),
         ({"PERDURE_CONFIG": "/nowhere/settings.toml"}, "/nowhere/settings.toml"),
         ({"PERDURE_NAMESPACE": "../x"}, "namespace"),
@@ -354,6 +359,7 @@ def test_version_is_printed_without_starting_anything(data_dir: Path) -> None:
     assert not data_dir.exists()
 
 
+@pytest.mark.torture
 def test_thousands_of_malformed_messages_leave_no_request_unanswered(
     client: StdioClient, request: pytest.FixtureRequest
 ) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from pathlib import Path
 
-from conftest import DEADLINE_S, PERDURE, Json, StartStdio, environment
+from conftest import DEADLINE_S, Json, StartStdio, environment, run
 
 THREAD = "launch of the shop"
 SESSIONS: list[tuple[int, list[str], list[tuple[str, Json]]]] = [
@@ -74,14 +73,7 @@ def test_on_the_fourth_day_one_call_holds_who_it_is_what_was_decided_and_what_is
     positions = [block.index(text) for _, text in LAST]
     assert positions == sorted(positions)
 
-    printed = subprocess.run(
-        [PERDURE, "context", "--thread", THREAD, "--max-chars", "6000"],
-        env=environment(data_dir),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=True,
-    )
+    printed = run("context", "--thread", THREAD, "--max-chars", "6000", env=environment(data_dir))
     assert printed.stdout.rstrip("\n") == block.rstrip("\n")
     episodes = client.call("list_history", thread=THREAD, kinds=["turn"], order="oldest", limit=100, max_chars=40000)
     written = [text for _, told, _ in SESSIONS for text in (*(t for _, t in SMALL_TALK[:3]), *told)]

@@ -486,11 +486,12 @@ def test_an_older_token_is_stale_once_a_newer_store_exists(site: Site, data_dir:
     assert newer.open(NEXT) is True
 
 
+@pytest.mark.torture
 @pytest.mark.skipif(sys.platform != "linux", reason="open files are counted in /proc")
 def test_b115_collections_that_are_given_up_leave_no_folder_and_no_open_file(
     site: Site, data_dir: Path, request: pytest.FixtureRequest
 ) -> None:
-    tenants, rounds = 20, 25 if request.config.getoption("--torture") else 3
+    tenants, rounds = (20, 25) if request.config.getoption("--torture") else (6, 3)
     index, vectors = site.index(), unit_vectors(3)
     seen: list[tuple[int, int]] = []
     for n in range(1, rounds + 1):

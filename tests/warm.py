@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -71,6 +72,7 @@ class Process(Protocol):
     def send_signal(self, sig: int) -> None: ...
     def kill(self) -> None: ...
     def terminate(self) -> None: ...
+    def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[Any, Any]: ...
 
 
 class Forked:
@@ -102,6 +104,23 @@ class Forked:
                 self.returncode = int(code)
                 self._ended.close()
             return self.returncode
+
+    def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[Any, Any]:
+        """Say this, and return what comes on stdout and stderr, to their ends; None of one that is no pipe."""
+        with contextlib.ExitStack() as stack:
+            pool = stack.enter_context(ThreadPoolExecutor(3))
+            streams = (self.stdout, self.stderr)
+            read = [pool.submit(stack.enter_context(each).read) if each else None for each in streams]
+            if self.stdin:
+                with contextlib.suppress(BrokenPipeError), self.stdin:
+                    self.stdin.write(input or b"")
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+            out, err = (each.result(timeout) if each else None for each in read)
+        return out, err
 
     def send_signal(self, sig: int) -> None:
         if self.poll() is None:

@@ -45,7 +45,14 @@ IMPORTED = (
     "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite.pysqlite",
 )
-OF_WORKERS = ("chromadb", "onnxruntime", "tokenizers", "perdure.indexes.chroma", "perdure.embedders.local")
+OF_WORKERS = (
+    "chromadb",
+    "onnxruntime",
+    "perdure.embedders.local",
+    "perdure.indexes.chroma",
+    "perdure.indexes.qdrant",
+    "tokenizers",
+)
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (  # Any: arguments of tools
     ("remember", {"content": "The kettle is in the left cupboard.", "key": "kettle", "tags": ["kitchen"]}),
     ("append_history", {"thread": "talk", "turns": [{"role": "user", "content": "Where is the kettle?"}]}),

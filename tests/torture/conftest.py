@@ -65,5 +65,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.getoption("torture"):
-        whole = not config.getoption("keyword") and config.args == ["tests/torture"]
+        narrowed = config.getoption("keyword") or config.getoption("collectonly")
+        whole = not narrowed and config.args == ["tests/torture", "tests"]
         terminalreporter.write_line("\n".join(results.publish(config.invocation_params.args, whole=whole)))
