@@ -125,6 +125,9 @@ def test_reading_waits_for_what_is_under_way_and_not_for_ever() -> None:
         assert reader.is_alive()
     reader.join(PATIENCE_S)
     assert not reader.is_alive()
+    assert foreground.give_way(PATIENCE_S)
+    assert not foreground.give_way(0.05, calm_s=PATIENCE_S)  # a call ended just now, and another may follow
+    assert foreground.give_way(PATIENCE_S, calm_s=0.05)
 
 
 def test_files_are_read_for_recall_while_others_are_searched_all_the_time(client: StdioClient, files: Path) -> None:

@@ -304,8 +304,11 @@ class Noticing(Seeding, Recalling):
         return seen, [row for row in living if row.path not in there and row.mtime_us != 0], young
 
     def _is_left_to_settling(self, space: str, stat: FileStat, row: StoredFile, mark: Mark | None) -> bool:
-        """Return whether the version on disk is a long text that waits to be cut, and have it cut soon."""
-        if mark is None or mark.why != unsearched.WAITS or stat.bytes <= LONG_BYTES or not is_as_written(row, stat):
+        """Return whether the version on disk is a text that waits to be cut, and have it cut soon.
+
+        Done here it would hold up who writes files, with many others in one transaction.
+        """
+        if mark is None or mark.why != unsearched.WAITS or not is_as_written(row, stat):
             return False
         if documents.kind_of(stat.path) is not None or self._core.settling.cannot(space, stat.path, row.version):
             return False

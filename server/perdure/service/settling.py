@@ -175,7 +175,7 @@ class Settling:
                 with self._turn:
                     left = self._settled(space, float("inf"), MAX_INDEXED_FILE_BYTES, between, gives_way=True)
                 if self._ends < float("inf"):
-                    return  # the next process goes on
+                    continue  # what is left is for another process
                 if left:  # somebody asked, and went first
                     with self._guard:
                         self._uncut.add(space)
