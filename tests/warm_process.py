@@ -7,6 +7,7 @@ import contextlib
 import gc
 import importlib
 import json
+import logging
 import os
 import select
 import signal
@@ -84,6 +85,7 @@ def _be_the_command(asked: dict[str, Any], files: list[int]) -> NoReturn:  # Any
         setattr(sys, name, opened)
         setattr(sys, f"__{name}__", opened)
     sys.executable = asked.get("python", sys.executable)
+    logging.getLogger().handlers.clear()  # of the one conversation that was held already
     code: Any = 0
     try:
         _run(asked)
