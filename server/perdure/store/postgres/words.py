@@ -91,7 +91,8 @@ def search(
     passages, mean = _in_all(reader, namespace)
     forms = {term: _forms(*term.forms) for term in terms}
     having = _having(reader, namespace, [form for each in forms.values() for form in each])
-    asked = list(terms) if most is None else _rarer(forms, having, most)
+    counts = _counts_of(forms, having)
+    asked = list(terms) if most is None else _rarer(counts, most)
     mark = _mark(namespace)
     query = _any_of(forms, asked, mark)
     if not query or not passages:
@@ -116,7 +117,7 @@ def search(
         "mean": mean,
     }
     queries = [(query, BEST * k), (query, None)]
-    if most is not None and (together := _together(forms, having, passages, BEST * k)):
+    if most is not None and (together := _together(counts, passages, BEST * k)):
         queries.insert(0, (" & ".join(f"({_any_of(forms, [term], mark)})" for term in together), BEST * k))
     reached: list[tuple[int, float]] = []
     for asked_for, best in queries:
@@ -176,23 +177,20 @@ def _rated(form: _Form, having: Mapping[str, int]) -> list[str]:
 
 
 def _counts_of(forms: Mapping[Term, Sequence[_Form]], having: Mapping[str, int]) -> dict[Term, int]:
+    """Return how many passages have each term, one counted for each of its words that it has."""
     return {term: sum(having[word] for form in of for word in _rated(form, having)) for term, of in forms.items()}
 
 
-def _rarer(forms: Mapping[Term, Sequence[_Form]], having: Mapping[str, int], most: int) -> list[Term]:
+def _rarer(counts: Mapping[Term, int], most: int) -> list[Term]:
     """Return the rarest terms that stand in `most` passages together, one at least; all of them if all do."""
-    counts = _counts_of(forms, having)
-    return list(forms) if sum(counts.values()) <= most else rarest(counts, most)
+    return list(counts) if sum(counts.values()) <= most else rarest(counts, most)
 
 
-def _together(
-    forms: Mapping[Term, Sequence[_Form]], having: Mapping[str, int], passages: int, least: int
-) -> list[Term]:
+def _together(counts: Mapping[Term, int], passages: int, least: int) -> list[Term]:
     """Return as many of the rarest terms as `least` passages would have all of, if terms came by chance; two or none.
 
     Each passage with one common term would be rated, and those with several are the best of them.
     """
-    counts = _counts_of(forms, having)
     expected, together = float(passages), list[Term]()
     for term in sorted((term for term, count in counts.items() if count), key=lambda term: counts[term]):
         expected *= min(1.0, counts[term] / passages)
