@@ -87,7 +87,7 @@ test: install $(VENV)/.test
 
 # First what injects faults, whose table it writes; then the tests of `make test` that have more to try.
 torture: install $(VENV)/.test
-	@$(BIN)/python -m pytest -n 2 --dist load --torture -m "torture or thorough" $(ARGS) tests/torture tests
+	@$(BIN)/python -m pytest -n 2 --dist load --maxschedchunk 1 --torture -m "torture or thorough" $(ARGS) tests/torture tests
 
 lint: install $(VENV)/.test $(VENV)/.lint
 	$(BIN)/ruff check

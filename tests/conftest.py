@@ -353,6 +353,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cold: what it starts is to load everything, as it does for a user")
     config.addinivalue_line("markers", "directory(reason): is about files in a directory; not for files in rows")
     config.addinivalue_line("markers", "thorough: what a quicker test shows on each commit; make torture runs it")
+    config.addinivalue_line("markers", "long: takes the longest of the fault injection, which begins with it")
     config.addinivalue_line("markers", "torture: make torture runs it too, and then for longer")
     config.addinivalue_line("markers", "sqlite(reason): is about a store in a file; not for postgres")
     config.addinivalue_line(

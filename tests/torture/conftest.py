@@ -59,6 +59,15 @@ def make_plan(library: Path, tmp_path: Path) -> Generator[MakePlan]:
         plan.close()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest, so that none of them is left for the end: each before a short one, as two are handed out
+    at once."""
+    longest = [item for item in items if item.get_closest_marker("long")]
+    others = [item for item in items if item not in longest]
+    items[:] = [item for pair in zip(longest, others, strict=False) for item in pair] + others[len(longest) :]
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     results.collect(report)
 

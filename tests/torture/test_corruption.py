@@ -141,6 +141,7 @@ def is_kept(original: bytes, data_dir: Path) -> bool:
     return any(path.read_bytes() == original for path in data_dir.rglob("perdure*") if path.is_file())
 
 
+@pytest.mark.long
 def test_damage_crashes_nothing_and_the_damaged_database_is_kept(
     tmp_path: Path, perdure: CommandLine, scale: Scale, report: Report
 ) -> None:

@@ -9,6 +9,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from conftest import DEADLINE_S, PERDURE, Json, StdioClient, environment
 from torture import history
 from torture.conftest import Report, Scale
@@ -90,6 +92,7 @@ def kill_rounds(data_dir: Path, seed: int, rounds: int) -> Verdict:
     return verdict
 
 
+@pytest.mark.long
 def test_kills_at_random_moments_lose_no_acknowledged_write_and_leave_none_half_done(
     tmp_path: Path, scale: Scale, report: Report
 ) -> None:

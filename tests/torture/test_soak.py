@@ -122,6 +122,7 @@ class Visitor:
         return json.loads(body)["result"]
 
 
+@pytest.mark.long
 def test_a_server_holds_no_more_memory_files_or_threads_after_long_work(
     start_http: StartHttp,
     data_dir: Path,
