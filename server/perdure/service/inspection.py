@@ -18,7 +18,6 @@ from perdure.types import HIT_TYPES, Asking, Inspection, Place, Principal, Reaso
 
 INCLUDE_OF = {"memory": "memories", "turn": "history", "file": "files"}
 SHOWN_CHARS = 200
-EVERY = -1  # no limit
 
 _NUMBERED = re.compile(r"(turn|file)_(\d{1,18})")
 
@@ -148,7 +147,7 @@ def _by_words(tx: Reader, run: Run, it: Standing) -> Place | None:
     matches = [
         pair
         for space in question.spaces
-        for pair in passages.search_words(tx, space, question.terms, question.reach, EVERY)
+        for pair in passages.search_words(tx, space, question.terms, question.reach, None)
     ]
     matches.sort(key=lambda pair: -pair[1])
     for n, (id, bm25) in enumerate(matches, 1):
@@ -164,7 +163,7 @@ def _by_vectors(tx: Reader, run: Run, it: Standing) -> Place | None:
     nearest = [
         pair
         for space in question.spaces
-        for pair in passages.search_exact(tx, space, meaning.vector, question.reach, EVERY, model=meaning.model)
+        for pair in passages.search_exact(tx, space, meaning.vector, question.reach, None, model=meaning.model)
     ]
     nearest.sort(key=lambda pair: -pair[1])
     for n, (chunk, cosine) in enumerate(nearest, 1):

@@ -41,11 +41,12 @@ def search(
     terms: Sequence[Term],
     where: str,
     values: dict[str, object],
-    k: int,
+    k: int | None,
     *,
     most: int | None,
 ) -> list[tuple[int, float]]:
-    """Return up to k (passage id, BM25), best first, of passages `p` that meet `where` and have any of the terms.
+    """Return up to k (passage id, BM25), best first, of passages `p` that meet `where` and have any of the terms;
+    all without k.
 
     With `most` only so many passages are looked at where there are more: those with the rarer terms, whose score the
     commoner ones add to.
@@ -64,7 +65,7 @@ def search(
     return reader.execute(
         f"SELECT p.id, -{rank} AS score FROM passage_fts JOIN passage p ON p.id = passage_fts.rowid"
         f" WHERE passage_fts MATCH :match AND {where} ORDER BY score DESC, p.id LIMIT :k",
-        {**values, "match": match, "k": k},
+        {**values, "match": match, "k": -1 if k is None else k},
     ).fetchall()
 
 

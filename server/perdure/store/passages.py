@@ -272,9 +272,9 @@ def any_file_after(reader: Reader, namespace: str, reach: Reach) -> bool:
 
 
 def search_words(
-    reader: Reader, namespace: str, terms: Sequence[Term], reach: Reach, k: int, *, most: int | None = None
+    reader: Reader, namespace: str, terms: Sequence[Term], reach: Reach, k: int | None, *, most: int | None = None
 ) -> list[tuple[int, float]]:
-    """Return up to k (passage id, BM25), best first, of passages with any of the terms.
+    """Return up to k (passage id, BM25), best first, of passages with any of the terms; all without k.
 
     With `most` only so many passages are looked at where there are more: those with the rarer terms, whose score the
     commoner ones add to.
@@ -290,12 +290,12 @@ def search_exact(
     namespace: str,
     vector: Vector,
     reach: Reach,
-    k: int,
+    k: int | None,
     *,
     model: int,
     below_generation: int | None = None,
 ) -> list[tuple[int, float]]:
-    """Return the best chunk of up to k passages as (chunk id, cosine), best first, by reading all in reach.
+    """Return the best chunk of up to k passages, of all without k, as (chunk id, cosine), best first; all are read.
 
     `vector` is (dimensions,) float32 of unit length. With `below_generation` only chunks are read that the index of
     that generation does not hold yet. 1,000 rows of 384 take about 2 ms.

@@ -82,12 +82,15 @@ def search(
     terms: Sequence[Term],
     where: str,
     values: Mapping[str, object],
-    k: int,
+    k: int | None,
     *,
     most: int | None,
     context_weight: float,
 ) -> list[tuple[int, float]]:
-    """Return up to k (passage id, BM25), best first, of passages `p` that meet `where` and have any of the terms."""
+    """Return up to k (passage id, BM25), best first, of passages `p` that meet `where` and have any of the terms.
+
+    Without k all.
+    """
     passages, mean = _in_all(reader, namespace)
     forms = {term: _forms(*term.forms) for term in terms}
     having = _having(reader, namespace, [form for each in forms.values() for form in each])
@@ -116,16 +119,18 @@ def search(
         "phrase_n": [n for _, _, n in phrases],
         "mean": mean,
     }
-    queries = [(query, BEST * k), (query, None)]
-    if most is not None and (together := _together(counts, passages, BEST * k)):
-        queries.insert(0, (" & ".join(f"({_any_of(forms, [term], mark)})" for term in together), BEST * k))
+    queries: list[tuple[str, int | None]] = [(query, None)]
+    if k is not None:
+        queries.insert(0, (query, BEST * k))
+        if most is not None and (together := _together(counts, passages, BEST * k)):
+            queries.insert(0, (" & ".join(f"({_any_of(forms, [term], mark)})" for term in together), BEST * k))
     reached: list[tuple[int, float]] = []
     for asked_for, best in queries:
         values_of = {**rated, "asked": asked_for, "best": best}
         found = reader.execute(BEST_IN_REACH.format(where=where), values_of).fetchall()
         reached = [(id, score) for id, score, meets in found if meets]
         # Most of the best are in reach, and to look up each passage takes longest.
-        if len(reached) >= k or (asked_for == query and best is not None and len(found) < best):
+        if (k is not None and len(reached) >= k) or (asked_for == query and best is not None and len(found) < best):
             break
     return reached[:k]
 
