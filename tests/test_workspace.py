@@ -393,6 +393,32 @@ def test_a_change_by_somebody_else_during_a_write_is_not_overwritten(workspace: 
     assert seen
 
 
+def test_a_file_that_is_replaced_all_the_while_is_read_whole_and_not_taken_for_a_link(
+    workspace: DirectoryWorkspace, root: Path
+) -> None:
+    bodies = {letter * 3000 for letter in (b"a", b"b")}
+    workspace.write("plan.md", min(bodies))
+    replacing = (
+        "import itertools, os, sys\n"
+        "for letter in itertools.cycle(b'ab'):\n"
+        "    with open('staged', 'wb') as file:\n"
+        "        file.write(bytes([letter]) * 3000)\n"
+        "    os.replace('staged', 'plan.md')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", replacing], cwd=root / "files") as process:
+        try:
+            until = time.monotonic() + 3
+            while time.monotonic() < until:
+                assert workspace.read("plan.md") in bodies
+                assert workspace.stat("plan.md").bytes == 3000
+                found = workspace.find_through(
+                    "", after="", passed=(passed := Counter()), wanted="plan.md".__eq__, max_bytes=9000, find=len
+                )
+                assert [lines for _, _, lines in found] == [3000] and not passed
+        finally:
+            process.kill()
+
+
 def test_no_descriptor_is_left_open(workspace: DirectoryWorkspace, root: Path) -> None:
     descriptors = Path("/dev/fd")
     plant_canaries(root / "files")

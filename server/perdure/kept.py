@@ -218,11 +218,22 @@ class KeptVersions:
     @contextmanager
     def _plain(self, folder: int, name: bytes, path: str) -> Generator[int, None, None]:
         """Give a descriptor of a regular file with one link. A second link may stand outside the workspace."""
-        with self._opened(folder, name, os.O_RDONLY) as fd:
-            found = os.fstat(fd)
+        fd, found = self._open_linked(folder, name)
+        try:
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
                 raise not_plain(path)
             yield fd
+        finally:
+            os.close(fd)
+
+    def _open_linked(self, folder: int, name: bytes) -> tuple[int, os.stat_result]:
+        """Open what the name stands for, again if that was replaced or removed before it could be looked at."""
+        while True:
+            fd = self._open_here(folder, name, os.O_RDONLY)
+            found = os.fstat(fd)
+            if found.st_nlink:
+                return fd, found
+            os.close(fd)
 
 
 def read_all(fd: int, size: int) -> bytes:

@@ -19,7 +19,7 @@ from typing import Literal
 
 from perdure.disk import sync
 from perdure.errors import Conflict, NotFound, PerdureError, Refused, Unavailable
-from perdure.kept import GUARDED, KeptVersions, explained, lstat, make_folder, names_of, read_all, staged_in, sweep
+from perdure.kept import KeptVersions, explained, lstat, make_folder, names_of, read_all, staged_in, sweep
 from perdure.paths import STAGED, has_room, is_simple, normalize, shown
 from perdure.store.port import Reader, T
 from perdure.tree import (
@@ -135,12 +135,11 @@ class DirectoryWorkspace(KeptVersions):
                 if not wanted(path):
                     continue
                 try:
-                    fd = self._open(inner, raw, GUARDED)
+                    fd, found = self._open_linked(inner, raw)
                 except OSError as exc:
                     passed[MOUNTED if exc.errno == errno.EXDEV else UNREADABLE] += 1
                     continue
                 try:
-                    found = os.fstat(fd)
                     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
                         passed[NOT_PLAIN] += 1
                     elif found.st_size > max_bytes:
