@@ -164,16 +164,20 @@ def build_server(
 
     async def in_turn(call: Callable[[], T], *, reads: bool) -> T:
         """Return what `call` gives in a thread, once it is its turn. Raises Queued."""
-        if reads not in lanes:
-            lanes[reads] = anyio.CapacityLimiter(CALLS_AT_ONCE)
-        with anyio.move_on_after(QUEUE_S) as waiting:
-            await lanes[reads].acquire()
-        if waiting.cancelled_caught:
-            raise Queued
+        if not lanes:
+            lanes.update({each: anyio.CapacityLimiter(CALLS_AT_ONCE) for each in (True, False)})
+        lane = lanes[reads]
+        try:
+            lane.acquire_nowait()  # as nearly always: to wait goes through the event loop twice, even for nothing
+        except anyio.WouldBlock:
+            with anyio.move_on_after(QUEUE_S) as waiting:
+                await lane.acquire()
+            if waiting.cancelled_caught:
+                raise Queued from None
         try:
             return await anyio.to_thread.run_sync(call, limiter=anyio.CapacityLimiter(1))
         finally:
-            lanes[reads].release()
+            lane.release()
 
     return Server(
         "perdure",

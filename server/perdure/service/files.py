@@ -66,7 +66,7 @@ class Files(FileReading):
         caller.require("files:write")
         path = self._path(path)
         how = checks.one_of(mode, "mode", WRITE_MODES)
-        new = checks.storable(content, "content").encode()
+        new = checks.encoded(content, "content")
         if len(new) > MAX_WRITE_BYTES:
             raise InvalidInput(
                 f"content is {len(new)} bytes; the limit is {MAX_WRITE_BYTES}. Write the rest with mode append."
@@ -90,7 +90,7 @@ class Files(FileReading):
             receipt = FileReceipt(path, present.version + 1, len(data), created=present.on_disk is None)
             self._put(caller, owner, path, present, data, lambda tx: once.keep(tx, receipt, times.now()))
         self._core.indexer.wake()
-        return replace(receipt, note=seen_in(content))
+        return replace(receipt, note=seen_in(content, new))
 
     def edit_file(
         self,
