@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DEADLINE_S, META, HttpServer, Json, StartHttp, StartStdio, StdioClient
+from conftest import DEADLINE_S, META, HttpServer, Json, StartHttp, StartStdio, StdioClient, environment, run
+from tokens import make_token
 
 UPDATED, LIST_CHANGED = "notifications/resources/updated", "notifications/resources/list_changed"
 
@@ -224,7 +225,9 @@ def test_a_server_ends_at_once_though_a_stream_is_open(start_stdio: StartStdio, 
     assert time.monotonic() - begun < 4.5  # the time that requests get which will be answered is 5 s
 
 
-def open_stream(server: HttpServer, uri: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+def open_stream(
+    server: HttpServer, uri: str, token: str | None = None
+) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     params = {"notifications": {"resourceSubscriptions": [uri]}, "_meta": META}
     body = json.dumps({"jsonrpc": "2.0", "id": "h1", "method": "subscriptions/listen", "params": params})
@@ -233,6 +236,7 @@ def open_stream(server: HttpServer, uri: str) -> tuple[http.client.HTTPConnectio
         "Accept": "application/json, text/event-stream",
         "MCP-Protocol-Version": "2026-07-28",
         "Mcp-Method": "subscriptions/listen",
+        **({"Authorization": f"Bearer {token}"} if token else {}),
     }
     connection.request("POST", "/mcp", body, headers)
     return connection, connection.getresponse()
@@ -267,6 +271,26 @@ def test_a_stream_over_http_tells_of_a_change_and_is_freed_when_the_client_goes(
     assert message["method"] == UPDATED and message["params"]["uri"] == "perdure://files/a.md"
     connection.close()
     response.close()
+
+
+def test_a_stream_ends_when_the_token_that_opened_it_is_revoked(
+    start_http: StartHttp, data_dir: Path, root: Path
+) -> None:
+    (root / "a.md").write_text("one", encoding="utf-8")
+    (revoked, id), (kept, _) = make_token(data_dir), make_token(data_dir)
+    server = start_http()
+    streams = [open_stream(server, "perdure://files/a.md", token) for token in (revoked, kept)]
+    for _, response in streams:
+        assert next_message(response)["method"] == "notifications/subscriptions/acknowledged"
+    assert run("token", "revoke", id, env=environment(data_dir)).returncode == 0
+    (root / "a.md").write_text("another", encoding="utf-8")
+
+    ended, told_of = (next_message(response) for _, response in streams)
+    assert ended.get("method") is None and "result" in ended
+    assert told_of["params"]["uri"] == "perdure://files/a.md"
+    for connection, response in streams:
+        connection.close()
+        response.close()
 
 
 def test_a_client_of_the_handshake_era_over_http_is_promised_no_notice(http_server: HttpServer) -> None:
