@@ -108,6 +108,46 @@ def test_every_file_is_listed_once_over_pages_with_name_size_and_type(
     assert refused["code"] == -32602 and "Leave it out" in refused["message"]
 
 
+def test_a_cursor_of_the_list_is_of_use_to_the_namespace_that_got_it(start_stdio: StartStdio, root: Path) -> None:
+    for n in range(201):
+        (root / f"{n:03}.md").write_text("x", encoding="utf-8")
+    clients = start_stdio(), start_stdio(PERDURE_NAMESPACE="other")
+    for client in clients:
+        client.initialize()
+    cursor = clients[0].request("resources/list")["result"]["nextCursor"]
+    (last,) = clients[0].request("resources/list", {"cursor": cursor})["result"]["resources"]
+    refused = clients[1].request("resources/list", {"cursor": cursor})["error"]
+
+    assert last["name"] == "200.md"
+    assert refused["code"] == -32602 and "Leave it out" in refused["message"]
+
+
+def test_the_type_of_a_file_is_told_by_its_ending_alike_on_every_machine(client: StdioClient, root: Path) -> None:
+    types = {
+        "a.md": "text/markdown",
+        "b.rs": "text/plain",
+        "c.ts": "text/plain",
+        "d.toml": "application/toml",
+        "e.jsonl": "application/jsonl",
+        "f.LOG": "text/plain",
+        "g.js": "text/javascript",
+        "h.svg": "image/svg+xml",
+        "i.csv": "text/csv",
+    }
+    for name in types:
+        (root / name).write_text("x", encoding="utf-8")
+    (root / "j.tar.gz").write_bytes(b"\x1f\x8b\0")
+    (root / "k.webp").write_bytes(b"RIFF\0\0\0\0WEBP")
+    (root / "l.png").write_text("words", encoding="utf-8")
+    (root / "m").write_text("words", encoding="utf-8")
+    listed = {each["name"]: each.get("mimeType") for each in files_of(client)[0]}
+
+    others = {"j.tar.gz": "application/gzip", "k.webp": "image/webp", "l.png": "image/png", "m": None}
+    assert listed == {**types, **others}
+    shown = {name: read(client, f"perdure://files/{name}")["mimeType"] for name in listed}
+    assert shown == {**listed, "l.png": "text/plain", "m": "text/plain"}
+
+
 def test_a_file_is_read_as_what_it_is_and_within_limits(client: StdioClient, root: Path) -> None:
     (root / "note").write_text("plain ü\n", encoding="utf-8")
     (root / "latin.txt").write_bytes(b"caf\xe9")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import logging
-import mimetypes
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -22,7 +21,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from perdure import __version__, logs, tracing
+from perdure import __version__, logs, mime, tracing
 from perdure.errors import InvalidInput, NotFound, PerdureError, Refused, Unavailable
 from perdure.mcp import resources
 from perdure.mcp.prompts import Prompt, shown_prompts
@@ -226,7 +225,7 @@ def _file(file: FileInfo) -> wire.Resource:
         uri=resources.address_of(file.path),
         name=file.path,
         size=file.bytes,
-        mime_type=mimetypes.guess_type(file.path)[0],
+        mime_type=mime.type_of(file.path),
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import mimetypes
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import BinaryIO
 
+from perdure import mime
 from perdure.editing import difference
 from perdure.errors import Damaged, InvalidInput, NotFound
 from perdure.lines import read_lines
@@ -124,7 +124,8 @@ class FileReading(FileListing):
             mime_type = mime_type or "application/octet-stream"
             limit = MAX_IMAGE_BYTES if mime_type.startswith("image/") else MAX_BINARY_BYTES
         else:
-            mime_type, limit = mimetypes.guess_type(path)[0] or "text/plain", MAX_WHOLE_TEXT_BYTES
+            mime_type, limit = mime.type_of(path) or "text/plain", MAX_WHOLE_TEXT_BYTES
+            mime_type = mime_type if mime.is_text(mime_type) else "text/plain"
         if len(data) > limit:
             raise _too_large(path, len(data), mime_type, limit)
         return mime_type, data if text is None else text
@@ -265,7 +266,7 @@ def _mime_type(head: bytes, path: str) -> str | None:
         return "image/webp"
     if b"\0" not in head:
         return None
-    guessed = mimetypes.guess_type(path)[0]
+    guessed = mime.type_of(path)
     return guessed if guessed and not guessed.startswith(("text/", "image/")) else "application/octet-stream"
 
 
