@@ -16,7 +16,7 @@ from perdure.service.file_listing import FileListing
 from perdure.service.present import Present, stat_of
 from perdure.service.versions import not_kept
 from perdure.store import files
-from perdure.tree import Workspace
+from perdure.tree import Workspace, no_file
 from perdure.types import (
     MAX_BINARY_BYTES,
     MAX_EDITED_BYTES,
@@ -241,9 +241,7 @@ def missing(path: str, present: Present) -> NotFound:
             f"{path} is gone; version {present.version} was its last, and read_file with that version shows it. "
             "write_file makes it anew."
         )
-    return NotFound(
-        f"No file at {path!r} in this workspace. write_file creates it; paths are relative, like notes/plan.md."
-    )
+    return no_file(path)
 
 
 def text_of(path: str, data: bytes) -> str:
