@@ -19,7 +19,7 @@ from perdure.service.file_reading import FileReading, missing, text_of
 from perdure.service.present import Present, mtime_us, stat_of
 from perdure.service.receipts import Once
 from perdure.service.redaction import seen_in
-from perdure.store import episodes, files, passages, reader_of, unsearched
+from perdure.store import episodes, files, reader_of, unsearched
 from perdure.tree import Replace, Workspace
 from perdure.types import (
     MAX_DIFF,
@@ -376,6 +376,7 @@ class Files(FileReading):
 
     def _take_away(self, namespace: str, path: str, version: int, remove: Callable[[], None]) -> None:
         """Remove a file whose deletion is committed. Raises Conflict if somebody else wrote there meanwhile."""
+        self._core.settling.add(namespace, path, version, None)  # which removes what recall had of a long text
         try:
             remove()
         except Conflict as exc:
@@ -446,7 +447,7 @@ class Files(FileReading):
         file = files.StoredFile(path, version, len(data), sha256, placed_us)
         files.put(tx, caller.namespace, file, at=now, seq=seq)
         if self._core.hides(path):
-            passages.remove(tx, caller.namespace, "file", path)
+            file_passages.take_out(tx, caller.namespace, path)
             return
         if found is None:
             found = file_passages.at_once(path, data)
@@ -457,7 +458,7 @@ class Files(FileReading):
         _append(tx, caller, "delete_file", path, version, about, times.now())
         on_disk = self._core.workspace_of(caller.namespace).on_disk
         files.note_placed(tx, caller.namespace, path, files.REMOVING if on_disk else files.REMOVED)
-        passages.remove(tx, caller.namespace, "file", path)
+        file_passages.take_out(tx, caller.namespace, path)
         unsearched.remove(tx, caller.namespace, path)
 
 
