@@ -194,8 +194,9 @@ def test_a_subscription_tells_of_a_change_by_another_process_and_from_outside(
     for name in ("note.md", "later.md"):
         (root / name).write_text("another", encoding="utf-8")
     assert told(client, UPDATED) == {"uri": "perdure://files/later.md"}
-    refused = client.request("resources/subscribe", {"uri": "perdure://context"})["error"]
-    assert refused["code"] == -32602
+    for address, said in (("perdure://context", "Only files"), ("perdure://files/../x", "outside the workspace")):
+        refused = client.request("resources/subscribe", {"uri": address})["error"]
+        assert refused["code"] == -32602 and said in refused["message"]
 
 
 def test_a_client_that_has_the_list_is_told_when_there_are_other_files(client: StdioClient, root: Path) -> None:

@@ -189,7 +189,7 @@ class Subscriptions:
                 return result
 
     async def subscribe(self, ctx: Context, params: wire.SubscribeRequestParams) -> wire.EmptyResult:
-        if not resources.names_file(params.uri):
+        if not params.uri.startswith(resources.FILES):
             raise MCPError(
                 code=wire.INVALID_PARAMS,
                 message=f"Only files are told of when they change, like {resources.FILES}notes/plan.md.",
