@@ -11,7 +11,7 @@ import pytest
 from conftest import database_settings, on_postgres
 from perdure.service import cutting, file_passages
 from perdure.settings import Settings
-from perdure.store import Database, FileDatabase, episodes, files, open_database, reader_of, unsearched
+from perdure.store import Database, FileDatabase, episodes, files, open_database, reader_of, unsearched, vectors
 
 SPACE, PATH, AT = "default", "ledger.txt", "2026-01-01T00:00:00.000000Z"
 LONG = "".join(f"Line {n} of the ledger of herons and of what they ate.\n\n" for n in range(3_000))
@@ -69,8 +69,8 @@ def test_others_write_between_the_pieces_and_see_the_former_version_whole(databa
     text = LONG.replace("herons", "storks")
     count = cut(database, waiting(database, 2, text.encode()), text, between)
 
-    assert count > 3 * cutting.AT_ONCE
-    assert len(seen) > count / cutting.AT_ONCE
+    assert count > 3 * file_passages.AT_ONCE
+    assert len(seen) > count / file_passages.AT_ONCE
     while_made = [each for each in seen if each[2]]
     assert set(map(str, while_made)) == {str((former, {1}, True))}
     assert passages_of(database) == [2] * count
@@ -106,6 +106,27 @@ def test_of_two_that_cut_one_text_one_wins(database: Database) -> None:
     assert passages_of(database, hidden=1) == []
 
 
+def test_a_long_text_is_taken_out_at_once_and_removed_in_pieces(database: Database) -> None:
+    count = cut(database, waiting(database, 1, LONG.encode()), LONG)
+    with database.write(SPACE) as tx:
+        file_passages.take_out(tx, SPACE, PATH)
+    assert (len(passages_of(database)), len(passages_of(database, hidden=1))) == (0, count)
+    with database.read(SPACE) as tx:
+        assert vectors.count_pending(tx, 1) == 0  # nobody is given a text to embed that is gone
+    left: list[int] = []
+
+    def killed() -> None:
+        left.append(len(passages_of(database, hidden=1)))
+        if len(left) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cutting.remove_left(database, SPACE, killed)
+    assert left == [count, count - file_passages.AT_ONCE, count - 2 * file_passages.AT_ONCE]
+    cutting.remove_left(database, SPACE, lambda: None)
+    assert (passages_of(database), passages_of(database, hidden=1)) == ([], [])
+
+
 def test_what_a_kill_leaves_is_removed(database: Database) -> None:
     each = waiting(database, 1, LONG.encode())
     steps: list[None] = []
@@ -119,7 +140,7 @@ def test_what_a_kill_leaves_is_removed(database: Database) -> None:
         cut(database, each, LONG, killed)
     assert waits(database)
     assert passages_of(database) == []
-    assert len(passages_of(database, hidden=1)) == 2 * cutting.AT_ONCE
+    assert len(passages_of(database, hidden=1)) == 2 * file_passages.AT_ONCE
 
     cutting.remove_left(database, SPACE, lambda: None)
     assert passages_of(database, hidden=1)  # another process may be at it, while it waits

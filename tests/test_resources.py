@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DEADLINE_S, META, HttpServer, Json, StartHttp, StartStdio, StdioClient
+from conftest import DEADLINE_S, META, HttpServer, Json, StartHttp, StartStdio, StdioClient, environment, run
+from tokens import make_token
 
 UPDATED, LIST_CHANGED = "notifications/resources/updated", "notifications/resources/list_changed"
 
@@ -107,6 +108,46 @@ def test_every_file_is_listed_once_over_pages_with_name_size_and_type(
     assert refused["code"] == -32602 and "Leave it out" in refused["message"]
 
 
+def test_a_cursor_of_the_list_is_of_use_to_the_namespace_that_got_it(start_stdio: StartStdio, root: Path) -> None:
+    for n in range(201):
+        (root / f"{n:03}.md").write_text("x", encoding="utf-8")
+    clients = start_stdio(), start_stdio(PERDURE_NAMESPACE="other")
+    for client in clients:
+        client.initialize()
+    cursor = clients[0].request("resources/list")["result"]["nextCursor"]
+    (last,) = clients[0].request("resources/list", {"cursor": cursor})["result"]["resources"]
+    refused = clients[1].request("resources/list", {"cursor": cursor})["error"]
+
+    assert last["name"] == "200.md"
+    assert refused["code"] == -32602 and "Leave it out" in refused["message"]
+
+
+def test_the_type_of_a_file_is_told_by_its_ending_alike_on_every_machine(client: StdioClient, root: Path) -> None:
+    types = {
+        "a.md": "text/markdown",
+        "b.rs": "text/plain",
+        "c.ts": "text/plain",
+        "d.toml": "application/toml",
+        "e.jsonl": "application/jsonl",
+        "f.LOG": "text/plain",
+        "g.js": "text/javascript",
+        "h.svg": "image/svg+xml",
+        "i.csv": "text/csv",
+    }
+    for name in types:
+        (root / name).write_text("x", encoding="utf-8")
+    (root / "j.tar.gz").write_bytes(b"\x1f\x8b\0")
+    (root / "k.webp").write_bytes(b"RIFF\0\0\0\0WEBP")
+    (root / "l.png").write_text("words", encoding="utf-8")
+    (root / "m").write_text("words", encoding="utf-8")
+    listed = {each["name"]: each.get("mimeType") for each in files_of(client)[0]}
+
+    others = {"j.tar.gz": "application/gzip", "k.webp": "image/webp", "l.png": "image/png", "m": None}
+    assert listed == {**types, **others}
+    shown = {name: read(client, f"perdure://files/{name}")["mimeType"] for name in listed}
+    assert shown == {**listed, "l.png": "text/plain", "m": "text/plain"}
+
+
 def test_a_file_is_read_as_what_it_is_and_within_limits(client: StdioClient, root: Path) -> None:
     (root / "note").write_text("plain ü\n", encoding="utf-8")
     (root / "latin.txt").write_bytes(b"caf\xe9")
@@ -153,8 +194,9 @@ def test_a_subscription_tells_of_a_change_by_another_process_and_from_outside(
     for name in ("note.md", "later.md"):
         (root / name).write_text("another", encoding="utf-8")
     assert told(client, UPDATED) == {"uri": "perdure://files/later.md"}
-    refused = client.request("resources/subscribe", {"uri": "perdure://context"})["error"]
-    assert refused["code"] == -32602
+    for address, said in (("perdure://context", "Only files"), ("perdure://files/../x", "outside the workspace")):
+        refused = client.request("resources/subscribe", {"uri": address})["error"]
+        assert refused["code"] == -32602 and said in refused["message"]
 
 
 def test_a_client_that_has_the_list_is_told_when_there_are_other_files(client: StdioClient, root: Path) -> None:
@@ -224,7 +266,9 @@ def test_a_server_ends_at_once_though_a_stream_is_open(start_stdio: StartStdio, 
     assert time.monotonic() - begun < 4.5  # the time that requests get which will be answered is 5 s
 
 
-def open_stream(server: HttpServer, uri: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+def open_stream(
+    server: HttpServer, uri: str, token: str | None = None
+) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     params = {"notifications": {"resourceSubscriptions": [uri]}, "_meta": META}
     body = json.dumps({"jsonrpc": "2.0", "id": "h1", "method": "subscriptions/listen", "params": params})
@@ -233,6 +277,7 @@ def open_stream(server: HttpServer, uri: str) -> tuple[http.client.HTTPConnectio
         "Accept": "application/json, text/event-stream",
         "MCP-Protocol-Version": "2026-07-28",
         "Mcp-Method": "subscriptions/listen",
+        **({"Authorization": f"Bearer {token}"} if token else {}),
     }
     connection.request("POST", "/mcp", body, headers)
     return connection, connection.getresponse()
@@ -267,6 +312,26 @@ def test_a_stream_over_http_tells_of_a_change_and_is_freed_when_the_client_goes(
     assert message["method"] == UPDATED and message["params"]["uri"] == "perdure://files/a.md"
     connection.close()
     response.close()
+
+
+def test_a_stream_ends_when_the_token_that_opened_it_is_revoked(
+    start_http: StartHttp, data_dir: Path, root: Path
+) -> None:
+    (root / "a.md").write_text("one", encoding="utf-8")
+    (revoked, id), (kept, _) = make_token(data_dir), make_token(data_dir)
+    server = start_http()
+    streams = [open_stream(server, "perdure://files/a.md", token) for token in (revoked, kept)]
+    for _, response in streams:
+        assert next_message(response)["method"] == "notifications/subscriptions/acknowledged"
+    assert run("token", "revoke", id, env=environment(data_dir)).returncode == 0
+    (root / "a.md").write_text("another", encoding="utf-8")
+
+    ended, told_of = (next_message(response) for _, response in streams)
+    assert ended.get("method") is None and "result" in ended
+    assert told_of["params"]["uri"] == "perdure://files/a.md"
+    for connection, response in streams:
+        connection.close()
+        response.close()
 
 
 def test_a_client_of_the_handshake_era_over_http_is_promised_no_notice(http_server: HttpServer) -> None:

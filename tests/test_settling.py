@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DEADLINE_S, StartStdio, StdioClient, environment, run
+from conftest import DEADLINE_S, StartStdio, StdioClient, environment, run, store_of
 from recalls import done, recall
 
 LONG = "".join(f"Line {n} of the ledger of herons and of what they ate.\n" for n in range(20_000))  # a megabyte
@@ -87,6 +87,34 @@ def test_a_long_file_is_said_to_wait_until_it_is_found(client: StdioClient) -> N
 
 
 @pytest.mark.directory("looks into the folder")
+@pytest.mark.parametrize(
+    "how",
+    ["deleted", "emptied", pytest.param("removed by a person", marks=pytest.mark.directory("looks into the folder"))],
+)
+def test_a_long_file_that_is_gone_is_found_no_more_and_leaves_nothing(
+    client: StdioClient, data_dir: Path, how: str
+) -> None:
+    done(client, "write_file", path="ledger.txt", content=LONG[:100_000])
+    deadline = time.monotonic() + DEADLINE_S
+    while not recall(client, "the ledger of herons", include=["files"])["hits"]:
+        assert time.monotonic() < deadline
+    if how == "deleted":
+        done(client, "delete_file", path="ledger.txt")
+    elif how == "emptied":
+        done(client, "write_file", path="ledger.txt", content="")
+    else:
+        (data_dir / "workspace/default/files/ledger.txt").unlink()
+        while recall(client, "the ledger of herons", include=["files"])["hits"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+    assert recall(client, "the ledger of herons", include=["files"])["hits"] == []
+    with store_of(data_dir) as store:
+        while store.execute("SELECT count(*) FROM passage").fetchone() != (0,):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+
 def test_what_a_person_removes_or_puts_back_right_after_a_write_counts(client: StdioClient, data_dir: Path) -> None:
     place = data_dir / "workspace" / "default" / "files" / "a.md"
     for n in range(10):

@@ -108,9 +108,12 @@ _PLAIN_WORDS = re.compile(
 )
 
 
-def masked(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return the text with `[masked password]` and the like for each credential, and the kinds of those in order."""
-    if _PERHAPS.search(text.encode(errors="replace")) is None:
+def masked(text: str, data: bytes | None = None) -> tuple[str, tuple[str, ...]]:
+    """Return the text with `[masked password]` and the like for each credential, and the kinds of those in order.
+
+    `data` is the text in UTF-8, if that was made before.
+    """
+    if _PERHAPS.search(text.encode(errors="replace") if data is None else data) is None:
         return text, ()
     found: list[tuple[int, int, str]] = []
     for match in _TOKEN.finditer(text):

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
@@ -37,10 +37,11 @@ def sync_all(fds: Sequence[int]) -> None:
     others = [_syncing().submit(sync, fd) for fd in fds[1:]]
     try:
         sync(fds[0])
-    finally:
-        wait(others)  # whoever called closes the descriptors, whose numbers then are those of other files
-    for each in others:
-        each.result()
+    finally:  # all of them: whoever called closes the descriptors, whose numbers then are those of other files
+        failed = [each.exception() for each in others]
+    for each in failed:
+        if each is not None:
+            raise each
 
 
 @functools.cache

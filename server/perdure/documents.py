@@ -7,6 +7,7 @@ perdure.document_text`, which gets the bytes, may use so much time and memory an
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import perdure
 from perdure.errors import InvalidInput, Unavailable
@@ -38,7 +39,7 @@ class Block:
 
 def kind_of(path: str) -> str | None:
     """Return the kind of document that a path's ending tells, like ".pdf"; None for any other file."""
-    ending = PurePosixPath(path).suffix.lower()
+    ending = os.path.splitext(path)[1].lower()  # noqa: PTH122 a path as an object takes ten times as long
     return ending if ending in _READERS else None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 import anyio
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -16,6 +17,7 @@ from perdure.access import MISSING, Access, Proved
 from perdure.errors import Refused, Unavailable, Unproved
 from perdure.mcp import wire
 from perdure.mcp.scopes import scopes_needed
+from perdure.mcp.subscriptions import HOLDS
 from perdure.oauth import metadata_url
 from perdure.permits import Permits
 from perdure.settings import HttpSettings, Settings
@@ -97,8 +99,19 @@ class Gate:
         except Unavailable as exc:
             return None, PlainTextResponse(f"{exc}\n", 503, {"Retry-After": str(BUSY_S)})
         request.scope[PRINCIPAL] = proved.principal
+        request.scope[HOLDS] = partial(self._holds, given)
         request.scope["user"] = _user(proved.principal)
         return proved, None
+
+    async def _holds(self, given: Sequence[str]) -> bool:
+        """Say whether these Authorization headers still prove somebody; they do while nobody can tell."""
+        try:
+            await self._access.proved_by(given)
+        except Unproved:
+            return False
+        except Unavailable:
+            return True
+        return True
 
     async def _check(self, request: Request, proved: Proved) -> tuple[Response | None, Receive]:
         """Return the refusal of what a known caller sent, or what lets the application read it."""

@@ -66,20 +66,24 @@ class KeptVersions:
         """
         return self.keep_all([data])[0]
 
-    def keep_all(self, contents: Iterable[bytes], *, beside: int | None = None) -> list[str]:
+    def keep_all(self, contents: Iterable[bytes]) -> list[str]:
         """Put many contents aside, all on disk when this returns, and return the SHA-256 of each.
 
-        All are written before the first is waited for: the disk then takes them together, in a fraction of the time,
-        and with them what was written to the descriptor `beside`. Keep it to a batch, since each takes two descriptors.
+        All are written before the first is waited for: the disk then takes them together, in a fraction of the time.
+        Keep it to a batch, since each takes two descriptors.
         """
+        return self._keep((hashlib.sha256(data).hexdigest(), data) for data in contents)
+
+    def _keep(self, contents: Iterable[tuple[str, bytes]], *, beside: int | None = None) -> list[str]:
+        """Do the same of contents whose SHA-256 is known; with them is synced what was written to `beside`."""
         digests: list[str] = []
         with explained(""), ExitStack() as stack:
             versions = stack.enter_context(self._opened(self._root, b"versions", os.O_DIRECTORY))
             folders: dict[tuple[bytes, ...], int] = {}
             fds: list[int] = [] if beside is None else [beside]
             new: list[tuple[int, bytes]] = []
-            for data in contents:
-                digests.append(digest := hashlib.sha256(data).hexdigest())
+            for digest, data in contents:
+                digests.append(digest)
                 *inner, name = _content_names(digest)
                 if tuple(inner) not in folders:
                     folders[tuple(inner)] = stack.enter_context(self._made(versions, inner))
@@ -88,10 +92,10 @@ class KeptVersions:
                     # Synced as well: whoever put it there may have been killed before it was on disk.
                     fds.append(stack.enter_context(self._opened(folder, name, os.O_RDONLY)))
                     continue
-                staged, fd = stack.enter_context(staged_in(versions, data, 0o600))
-                os.rename(staged, name, src_dir_fd=versions, dst_dir_fd=folder)
+                staged = stack.enter_context(staged_in(versions, data, 0o600))
+                staged.place(folder, name)
                 new.append((folder, name))
-                fds.append(fd)
+                fds.append(staged.fd)
             try:
                 sync_all([*fds, *folders.values()])
             except OSError:
@@ -247,25 +251,38 @@ def read_all(fd: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-@contextmanager
-def staged_in(folder: int, data: bytes, mode: int) -> Generator[tuple[bytes, int], None, None]:
-    """Give the name and a descriptor of a new file in `folder` that holds `data`; it is gone unless renamed.
+class Staged:
+    """A new file in `folder` that has its place yet to come. It is on disk once its descriptor `fd` was synced."""
 
-    It is on disk once its descriptor was synced.
-    """
+    def __init__(self, folder: int, name: bytes, fd: int) -> None:
+        self.fd = fd
+        self.is_placed = False
+        self._folder, self._name = folder, name
+
+    def place(self, folder: int, name: bytes) -> None:
+        """Put it there, in the place of what has the name."""
+        os.rename(self._name, name, src_dir_fd=self._folder, dst_dir_fd=folder)
+        self.is_placed = True
+
+
+@contextmanager
+def staged_in(folder: int, data: bytes, mode: int) -> Generator[Staged, None, None]:
+    """Give a new file that holds `data`; it is gone in the end unless it was placed."""
     name = f"{STAGED}{secrets.token_hex(16)}".encode()  # nobody can plant a link at a name they cannot guess
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    staged = Staged(folder, name, fd)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
         if mode != 0o600:
             os.fchmod(fd, mode)
-        yield name, fd
+        yield staged
     finally:
         os.close(fd)
-        with suppress(OSError):  # renamed by now, unless something failed
-            os.unlink(name, dir_fd=folder)
+        if not staged.is_placed:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=folder)
 
 
 def sweep(folder: int, name: bytes) -> None:

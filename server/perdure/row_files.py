@@ -151,17 +151,18 @@ class RowWorkspace:
     # --- changing it
 
     @contextmanager
-    def replacing(self, path: str, data: bytes, *, mode: int | None = None, keeps: bool = False) -> Generator[Replace]:
+    def replacing(
+        self, path: str, data: bytes, *, mode: int | None = None, keeps: str | None = None
+    ) -> Generator[Replace]:
         """Give a step that does nothing: the transaction that records the version puts it there."""
         path = normalize(path)
         check_writable(len(data))
         with self._reading() as reader:
-            is_new = self._file(reader, path) is None
-            if is_new:
+            if self._file(reader, path) is None:
                 self._refuse_folders(reader, path)
 
-        def replace(*, synced: bool = True) -> bool:
-            return is_new
+        def replace(*, synced: bool = True) -> None:
+            return
 
         yield replace
 

@@ -37,12 +37,12 @@ class FileStat:
 
 
 class Replace(Protocol):
-    """The last step of a write; True if the file is new.
+    """The last step of a write. Returns the file that stands there then, None for one that is not on disk.
 
     Not `synced` it is there for everybody, and a power failure may bring back what was there before, until sync_name.
     """
 
-    def __call__(self, *, synced: bool = True) -> bool: ...
+    def __call__(self, *, synced: bool = True) -> FileStat | None: ...
 
 
 class Workspace(Protocol):
@@ -118,11 +118,12 @@ class Workspace(Protocol):
     # --- changing it
 
     def replacing(
-        self, path: str, data: bytes, *, mode: int | None = None, keeps: bool = False
+        self, path: str, data: bytes, *, mode: int | None = None, keeps: str | None = None
     ) -> AbstractContextManager[Replace]:
         """Do all of a write but its last step, which is what this gives: whatever can fail, fails before.
 
-        A new file gets the `mode`, or the one of new files here. `keeps` puts the data aside as keep does, on disk.
+        A new file gets the `mode`, or the one of new files here. `keeps`, the SHA-256 of the data, puts it aside as
+        keep does, on disk.
         Raises Conflict if somebody else changes the file meanwhile; nothing was replaced then.
         """
         ...

@@ -78,7 +78,9 @@ class VolumeWorkspace(DirectoryWorkspace):
             super().__init__(root, ignore_case=_ignores_case(top))
 
     @contextmanager
-    def replacing(self, path: str, data: bytes, *, mode: int | None = None, keeps: bool = False) -> Generator[Replace]:
+    def replacing(
+        self, path: str, data: bytes, *, mode: int | None = None, keeps: str | None = None
+    ) -> Generator[Replace]:
         self._volume.refuse_write(path)
         with super().replacing(path, data, mode=mode, keeps=keeps) as replace:
             yield replace

@@ -161,44 +161,45 @@ class DirectoryWorkspace(KeptVersions):
             finally:
                 os.close(fd)
 
-    def write(self, path: str, data: bytes) -> bool:
-        """Put `data` at `path`, on disk when this returns; True if the file is new, False if it replaced one.
+    def write(self, path: str, data: bytes) -> None:
+        """Put `data` at `path`, on disk when this returns.
 
         At every moment the file is wholly the former or wholly the new one. Raises Conflict if somebody else changes
         the file meanwhile; nothing was replaced then.
         """
         with self.replacing(path, data) as replace:
-            return replace()
+            replace()
 
     @contextmanager
     def replacing(
-        self, path: str, data: bytes, *, mode: int | None = None, keeps: bool = False
+        self, path: str, data: bytes, *, mode: int | None = None, keeps: str | None = None
     ) -> Generator[Replace, None, None]:
         """Do all of write but its last step, which is what this gives: whatever can fail, fails before.
 
-        A new file gets the `mode`, or the one of new files here; one that is replaced keeps its own. `keeps` puts the
-        data aside as keep does, and takes less time than both in turn.
+        A new file gets the `mode`, or the one of new files here; one that is replaced keeps its own. `keeps`, the
+        SHA-256 of the data, puts it aside as keep does, and takes less time than both in turn.
         """
         path = normalize(path)
         check_writable(len(data))
         with explained(path), self._parent(path, create=True) as (folder, name):
             before = self._replaceable(folder, name, path)
             mode = (self.new_file if mode is None else mode) if before is None else before.st_mode & 0o777
-            with staged_in(folder, data, mode) as (staged, fd):
-                if keeps:
-                    self.keep_all([data], beside=fd)
+            with staged_in(folder, data, mode) as staged:
+                if keeps is not None:
+                    self._keep([(keeps, data)], beside=staged.fd)
                 else:
-                    sync(fd)
+                    sync(staged.fd)
 
-                def replace(*, synced: bool = True) -> bool:
+                def replace(*, synced: bool = True) -> FileStat:
                     if _identity(lstat(folder, name)) != _identity(before):
                         raise Conflict(
                             f"{shown(path)} was changed on disk during this write. Read it again, then write."
                         )
-                    os.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
+                    staged.place(folder, name)
                     if synced:
                         sync(folder)
-                    return before is None
+                    # Of the descriptor: at the path may be what somebody else put there by now.
+                    return _file_stat(path, os.fstat(staged.fd))
 
                 yield replace
 
@@ -248,13 +249,14 @@ class DirectoryWorkspace(KeptVersions):
 
     def _replaceable(self, folder: int, name: bytes, path: str) -> os.stat_result | None:
         """Return what stands at `name`, None for nothing. Raises Refused unless it may be replaced."""
-        if lstat(folder, name) is None:
+        try:
+            with self._plain(folder, name, path) as former:
+                before = os.fstat(former)
+        except FileNotFoundError:
             return None
-        with self._plain(folder, name, path) as former:
-            before = os.fstat(former)
-            if not before.st_mode & stat.S_IWUSR:
-                raise Refused(f"{shown(path)} is read-only on disk. Make it writable or write another file.")
-            return before
+        if not before.st_mode & stat.S_IWUSR:
+            raise Refused(f"{shown(path)} is read-only on disk. Make it writable or write another file.")
+        return before
 
     @contextmanager
     def _file(self, path: str) -> Generator[int, None, None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import logging
-import mimetypes
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -22,7 +21,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from perdure import __version__, logs, tracing
+from perdure import __version__, logs, mime, tracing
 from perdure.errors import InvalidInput, NotFound, PerdureError, Refused, Unavailable
 from perdure.mcp import resources
 from perdure.mcp.prompts import Prompt, shown_prompts
@@ -164,16 +163,20 @@ def build_server(
 
     async def in_turn(call: Callable[[], T], *, reads: bool) -> T:
         """Return what `call` gives in a thread, once it is its turn. Raises Queued."""
-        if reads not in lanes:
-            lanes[reads] = anyio.CapacityLimiter(CALLS_AT_ONCE)
-        with anyio.move_on_after(QUEUE_S) as waiting:
-            await lanes[reads].acquire()
-        if waiting.cancelled_caught:
-            raise Queued
+        if not lanes:
+            lanes.update({each: anyio.CapacityLimiter(CALLS_AT_ONCE) for each in (True, False)})
+        lane = lanes[reads]
+        try:
+            lane.acquire_nowait()  # as nearly always: to wait goes through the event loop twice, even for nothing
+        except anyio.WouldBlock:
+            with anyio.move_on_after(QUEUE_S) as waiting:
+                await lane.acquire()
+            if waiting.cancelled_caught:
+                raise Queued from None
         try:
             return await anyio.to_thread.run_sync(call, limiter=anyio.CapacityLimiter(1))
         finally:
-            lanes[reads].release()
+            lane.release()
 
     return Server(
         "perdure",
@@ -222,7 +225,7 @@ def _file(file: FileInfo) -> wire.Resource:
         uri=resources.address_of(file.path),
         name=file.path,
         size=file.bytes,
-        mime_type=mimetypes.guess_type(file.path)[0],
+        mime_type=mime.type_of(file.path),
     )
 
 

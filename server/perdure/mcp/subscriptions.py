@@ -35,11 +35,17 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S, LOOK_TIMES = 1.0, 20  # between two looks: at least so long, and as often as the last one took
 LIST_EVERY_S = 3.0  # the same of a look at which files there are, which walks through all folders
+HOLDS = "perdure.holds"  # in the scope of an HTTP request: asks whether what proved its caller still does
 MAX_WATCHED = 500  # files of one client
 MAX_STREAMS = 64  # clients of one process that are told of changes
 
 Context = ServerRequestContext[Any, Any]  # Any: as in server.py
 Tell = Callable[[ServerEvent], Awaitable[None]]
+Holds = Callable[[], Awaitable[bool]]
+
+
+async def _always() -> bool:
+    return True
 
 
 class Watch:
@@ -92,19 +98,23 @@ class Watch:
     def remove(self, uri: str) -> None:
         self._marks.pop(uri, None)
 
-    async def run(self, tell: Tell) -> None:
-        """Tell of what changes until this is cancelled."""
+    async def run(self, tell: Tell, holds: Holds = _always) -> None:
+        """Tell of what changes until this is cancelled, or what proved the caller no longer `holds`."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._follow, LOOK_EVERY_S, partial(self._tell_files, tell))
-            tasks.start_soon(self._follow, LIST_EVERY_S, partial(self._tell_list, tell))
 
-    async def _follow(self, every_s: float, step: Callable[[], Awaitable[None]]) -> None:
-        took = 0.0
-        while True:
-            await anyio.sleep(max(every_s, LOOK_TIMES * took))
-            begun = time.monotonic()
-            await step()
-            took = time.monotonic() - begun
+            async def follow(every_s: float, step: Callable[[], Awaitable[None]]) -> None:
+                took = 0.0
+                while True:
+                    await anyio.sleep(max(every_s, LOOK_TIMES * took))
+                    if not await holds():
+                        tasks.cancel_scope.cancel()
+                        return
+                    begun = time.monotonic()
+                    await step()
+                    took = time.monotonic() - begun
+
+            tasks.start_soon(follow, LOOK_EVERY_S, partial(self._tell_files, tell))
+            tasks.start_soon(follow, LIST_EVERY_S, partial(self._tell_list, tell))
 
     async def _tell_files(self, tell: Tell) -> None:
         if not self._marks:
@@ -167,14 +177,19 @@ class Subscriptions:
             if asked.resources_list_changed:
                 await watch.add_list()
             async with anyio.create_task_group() as tasks:
+
+                async def follow() -> None:
+                    await watch.run(bus.publish, ctx.request.scope[HOLDS] if ctx.request is not None else _always)
+                    serve.close()
+
                 if watch.size or watch.watches_list:
-                    tasks.start_soon(watch.run, bus.publish)
+                    tasks.start_soon(follow)
                 result = await serve(ctx, params.model_copy(update={"notifications": honored}))
                 tasks.cancel_scope.cancel()
                 return result
 
     async def subscribe(self, ctx: Context, params: wire.SubscribeRequestParams) -> wire.EmptyResult:
-        if not resources.names_file(params.uri):
+        if not params.uri.startswith(resources.FILES):
             raise MCPError(
                 code=wire.INVALID_PARAMS,
                 message=f"Only files are told of when they change, like {resources.FILES}notes/plan.md.",

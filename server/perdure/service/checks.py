@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeVar
@@ -25,8 +24,6 @@ from perdure.types import (
 
 T = TypeVar("T", bound=str)
 
-_NOT_TEXT = re.compile("[\0\ud800-\udfff]")
-
 INCLUDES: dict[str, HitType] = {"memories": "memory", "history": "turn", "files": "file"}
 
 
@@ -41,15 +38,22 @@ def text(value: str, name: str, *, limit: int = MAX_CONTENT, hint: str = "Split 
 
 def storable(value: str, name: str) -> str:
     """Refuse what cannot be written as UTF-8 text: half a surrogate pair, and NUL."""
-    found = _NOT_TEXT.search(value)
-    if found is None:
-        return value
-    if found[0] == "\0":
-        raise InvalidInput(f"{name} holds a NUL at character {found.start()}. Remove it.")
-    raise InvalidInput(
-        f"{name} holds an unpaired surrogate \\u{ord(found[0]):04x} at character {found.start()}."
-        " Send whole Unicode characters."
-    )
+    encoded(value, name)
+    return value
+
+
+def encoded(value: str, name: str) -> bytes:
+    """Return the text in UTF-8; refuse what storable does."""
+    try:  # an expression that looks at each character takes twenty times as long
+        data = value.encode()
+    except UnicodeEncodeError as exc:
+        raise InvalidInput(
+            f"{name} holds an unpaired surrogate \\u{ord(value[exc.start]):04x} at character {exc.start}."
+            " Send whole Unicode characters."
+        ) from exc
+    if (place := value.find("\0")) >= 0:
+        raise InvalidInput(f"{name} holds a NUL at character {place}. Remove it.")
+    return data
 
 
 def label(value: str | None, name: str, *, limit: int) -> str | None:

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from sqlmodel import Session
 
 from perdure.service import file_passages
-from perdure.service.file_passages import Contents
+from perdure.service.file_passages import AT_ONCE, Contents
 from perdure.store import Database, files, passages, reader_of, unsearched
 from perdure.store.files import Waiting
 from perdure.store.passages import NewPassage
-
-AT_ONCE = 32  # sections stored, or taken out of recall, by one transaction; they take some tens of milliseconds
 
 
 def sections_of(database: Database, space: str, each: Waiting, found: Contents) -> int:

@@ -179,7 +179,10 @@ def _folder(path: str) -> str:
 
 def _one(workspace: Workspace, sought: _Sought) -> Iterator[Listed]:
     """Give the file that a path names which is no folder. Raises NotFound, Refused."""
-    stat = workspace.stat(sought.folder)
+    try:
+        stat = workspace.stat(sought.folder)
+    except NotFound as exc:
+        raise _no_folder(workspace, sought.folder) from exc
     if sought.find is None:
         yield stat.path, stat, None
     elif stat.bytes > MAX_SEARCHED_BYTES:
@@ -187,6 +190,17 @@ def _one(workspace: Workspace, sought: _Sought) -> Iterator[Listed]:
     else:
         lines = _search(sought.find, sought.passed, workspace.read(sought.folder))
         yield stat.path, stat if lines is not None else None, lines
+
+
+def _no_folder(workspace: Workspace, path: str) -> NotFound:
+    above = path.rpartition("/")[0]
+    while above and not workspace.is_folder(above):
+        above = above.rpartition("/")[0]
+    where = f"of {paths.shown(above)}" if above else "without a path"
+    return NotFound(
+        f"No folder and no file at {paths.shown(path)} in this workspace. list_files {where} shows what is there; a "
+        "folder comes with its first file, by write_file."
+    )
 
 
 def _search(find: Find, passed: Counter[str], data: bytes) -> Found | None:

@@ -10,10 +10,12 @@ from sqlmodel import Session
 from perdure import chunking, documents
 from perdure.errors import InvalidInput
 from perdure.sections import BETWEEN, sections
-from perdure.store import passages, unsearched
+from perdure.store import passages, reader_of, unsearched
 from perdure.tables import PassageRow
 from perdure.types import MAX_DOCUMENT_BYTES, MAX_INDEXED_FILE_BYTES, Span
 from perdure.words import index_form
+
+AT_ONCE = 32  # sections stored, or removed, by one transaction; they take some tens of milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +116,21 @@ def put(
     """
     if found.why is not None:
         if found.why != unsearched.WAITS:
-            passages.remove(tx, namespace, "file", path)
+            take_out(tx, namespace, path)
         # Of a file with a version its row tells whether it changed since.
         unsearched.put(tx, namespace, unsearched.Mark(path, size, 0, found.why))
         return
-    passages.remove(tx, namespace, "file", path)
+    take_out(tx, namespace, path)
     unsearched.remove(tx, namespace, path)
     passages.add(tx, made)
+
+
+def take_out(tx: Session, namespace: str, path: str) -> None:
+    """Take what recall finds of a file out of it. What is much is hidden, and left to cutting.remove_left."""
+    if passages.count_of(reader_of(tx), namespace, "file", path) > AT_ONCE:
+        passages.hide(tx, namespace, "file", path)
+    else:
+        passages.remove(tx, namespace, "file", path)
 
 
 def _passage(

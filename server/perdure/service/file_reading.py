@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import mimetypes
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import BinaryIO
 
+from perdure import mime
 from perdure.editing import difference
 from perdure.errors import Damaged, InvalidInput, NotFound
 from perdure.lines import read_lines
@@ -16,7 +16,7 @@ from perdure.service.file_listing import FileListing
 from perdure.service.present import Present, stat_of
 from perdure.service.versions import not_kept
 from perdure.store import files
-from perdure.tree import Workspace
+from perdure.tree import Workspace, no_file
 from perdure.types import (
     MAX_BINARY_BYTES,
     MAX_EDITED_BYTES,
@@ -124,7 +124,8 @@ class FileReading(FileListing):
             mime_type = mime_type or "application/octet-stream"
             limit = MAX_IMAGE_BYTES if mime_type.startswith("image/") else MAX_BINARY_BYTES
         else:
-            mime_type, limit = mimetypes.guess_type(path)[0] or "text/plain", MAX_WHOLE_TEXT_BYTES
+            mime_type, limit = mime.type_of(path) or "text/plain", MAX_WHOLE_TEXT_BYTES
+            mime_type = mime_type if mime.is_text(mime_type) else "text/plain"
         if len(data) > limit:
             raise _too_large(path, len(data), mime_type, limit)
         return mime_type, data if text is None else text
@@ -240,9 +241,7 @@ def missing(path: str, present: Present) -> NotFound:
             f"{path} is gone; version {present.version} was its last, and read_file with that version shows it. "
             "write_file makes it anew."
         )
-    return NotFound(
-        f"No file at {path!r} in this workspace. write_file creates it; paths are relative, like notes/plan.md."
-    )
+    return no_file(path)
 
 
 def text_of(path: str, data: bytes) -> str:
@@ -265,7 +264,7 @@ def _mime_type(head: bytes, path: str) -> str | None:
         return "image/webp"
     if b"\0" not in head:
         return None
-    guessed = mimetypes.guess_type(path)[0]
+    guessed = mime.type_of(path)
     return guessed if guessed and not guessed.startswith(("text/", "image/")) else "application/octet-stream"
 
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 from sqlmodel import Session
 
 from perdure.editing import difference, edited
-from perdure.errors import Conflict, InvalidInput, PerdureError, Refused, Unavailable
+from perdure.errors import Conflict, InvalidInput, Refused, Unavailable
 from perdure.service import checks, file_passages, times, versions
 from perdure.service.file_passages import Contents
 from perdure.service.file_reading import FileReading, missing, text_of
 from perdure.service.present import Present, mtime_us, stat_of
 from perdure.service.receipts import Once
 from perdure.service.redaction import seen_in
-from perdure.store import episodes, files, passages, reader_of, unsearched
+from perdure.store import episodes, files, reader_of, unsearched
 from perdure.tree import Replace, Workspace
 from perdure.types import (
     MAX_DIFF,
@@ -66,7 +66,7 @@ class Files(FileReading):
         caller.require("files:write")
         path = self._path(path)
         how = checks.one_of(mode, "mode", WRITE_MODES)
-        new = checks.storable(content, "content").encode()
+        new = checks.encoded(content, "content")
         if len(new) > MAX_WRITE_BYTES:
             raise InvalidInput(
                 f"content is {len(new)} bytes; the limit is {MAX_WRITE_BYTES}. Write the rest with mode append."
@@ -90,7 +90,7 @@ class Files(FileReading):
             receipt = FileReceipt(path, present.version + 1, len(data), created=present.on_disk is None)
             self._put(caller, owner, path, present, data, lambda tx: once.keep(tx, receipt, times.now()))
         self._core.indexer.wake()
-        return replace(receipt, note=seen_in(content))
+        return replace(receipt, note=seen_in(content, new))
 
     def edit_file(
         self,
@@ -271,14 +271,15 @@ class Files(FileReading):
         self._admit_file(caller, owner, path, before, data)
         there = self._keep_external(workspace, path, present)
         # Kept before the commit, so that a crash after it loses nothing.
-        with workspace.replacing(path, data, keeps=True) as put:
+        sha256 = hashlib.sha256(data).hexdigest()
+        with workspace.replacing(path, data, keeps=sha256) as put:
             with self._changing(caller, (owner.namespace, path)) as tx:
                 _still(tx, workspace, path, present)
                 if there is not None:
                     self._record(tx, owner, path, there, present.version, "external_change")
-                self._record(tx, owner, path, data, version, kind, about)
+                self._record(tx, owner, path, data, version, kind, about, sha256=sha256)
                 commit(tx)
-            self._place(workspace, owner.namespace, path, version, put)
+            self._place(owner.namespace, path, version, put)
 
     def _admit_file(self, caller: Principal, owner: Principal, path: str, before: int | None, data: bytes) -> None:
         """Raise Refused for what would be too much, in place of a file of `before` bytes, None for no file.
@@ -331,17 +332,18 @@ class Files(FileReading):
         receipt = FileDeleted(target, version, moved_from=path)
         mode = present.on_disk.mode if present.on_disk is not None and stays else None
         left, came = _move_told(path, present.version, target, stays=stays)
-        with source.removing(path) as remove, sink.replacing(target, data, mode=mode, keeps=True) as put:
+        sha256 = hashlib.sha256(data).hexdigest()
+        with source.removing(path) as remove, sink.replacing(target, data, mode=mode, keeps=sha256) as put:
             with self._changing(caller, (owner.namespace, path), (taker.namespace, target)) as tx:
                 _still(tx, source, path, present)
                 _still(tx, sink, target, before)
                 if there is not None:
                     self._record(tx, owner, path, there, present.version, "external_change")
                 self._record_removal(tx, owner, path, present.version, left)
-                self._record(tx, taker, target, data, version, "move_file", came)
+                self._record(tx, taker, target, data, version, "move_file", came, sha256=sha256)
                 once.keep(tx, receipt, times.now())
             try:
-                self._place(sink, taker.namespace, target, version, put)
+                self._place(taker.namespace, target, version, put)
             finally:
                 self._take_away(owner.namespace, path, present.version, remove)
         return receipt
@@ -354,13 +356,13 @@ class Files(FileReading):
         workspace.keep(there)
         return there
 
-    def _place(self, workspace: Workspace, namespace: str, path: str, version: int, put: Replace) -> None:
+    def _place(self, namespace: str, path: str, version: int, put: Replace) -> None:
         """Put committed bytes in their place. Whatever fails here, readers get them, and the next writer places them.
 
         That the name is on disk nobody has to wait for either. Raises Conflict if somebody else wrote there meanwhile.
         """
         try:
-            put(synced=False)
+            placed = put(synced=False)
         except Conflict as exc:
             raise Conflict(
                 f"Somebody else changed {path} on disk during this write, and that is what stands there. Yours is "
@@ -370,14 +372,11 @@ class Files(FileReading):
         except OSError as exc:
             log.warning("version %d of a file is stored, and not yet in its place: %s", version, exc.strerror)
             return
-        try:
-            stamp = mtime_us(workspace.stat(path)) if workspace.on_disk else None
-            self._core.settling.add(namespace, path, version, stamp)
-        except PerdureError as exc:  # somebody moved it away at once, or the disk does not tell
-            log.warning("version %d of a file is stored, and noted as such later: %s", version, exc)
+        self._core.settling.add(namespace, path, version, mtime_us(placed) if placed is not None else None)
 
     def _take_away(self, namespace: str, path: str, version: int, remove: Callable[[], None]) -> None:
         """Remove a file whose deletion is committed. Raises Conflict if somebody else wrote there meanwhile."""
+        self._core.settling.add(namespace, path, version, None)  # which removes what recall had of a long text
         try:
             remove()
         except Conflict as exc:
@@ -432,18 +431,23 @@ class Files(FileReading):
         kind: str,
         about: str = "",
         found: Contents | None = None,
+        sha256: str | None = None,
     ) -> None:
-        """Note the version, and what recall finds of it: `found`, if it was read before, else it waits for that."""
+        """Note the version, and what recall finds of it: `found`, if it was read before, else it waits for that.
+
+        `sha256` is that of the data, where it is known.
+        """
         now = times.now()
         seq = _append(tx, caller, kind, path, version, about, now)
         workspace, placed_us = self._core.workspace_of(caller.namespace), 0
         if not workspace.on_disk:
             workspace.within(reader_of(tx)).keep(data)
             placed_us = time.time_ns() // 1_000
-        file = files.StoredFile(path, version, len(data), hashlib.sha256(data).hexdigest(), placed_us)
+        sha256 = sha256 or hashlib.sha256(data).hexdigest()
+        file = files.StoredFile(path, version, len(data), sha256, placed_us)
         files.put(tx, caller.namespace, file, at=now, seq=seq)
         if self._core.hides(path):
-            passages.remove(tx, caller.namespace, "file", path)
+            file_passages.take_out(tx, caller.namespace, path)
             return
         if found is None:
             found = file_passages.at_once(path, data)
@@ -454,7 +458,7 @@ class Files(FileReading):
         _append(tx, caller, "delete_file", path, version, about, times.now())
         on_disk = self._core.workspace_of(caller.namespace).on_disk
         files.note_placed(tx, caller.namespace, path, files.REMOVING if on_disk else files.REMOVED)
-        passages.remove(tx, caller.namespace, "file", path)
+        file_passages.take_out(tx, caller.namespace, path)
         unsearched.remove(tx, caller.namespace, path)
 
 

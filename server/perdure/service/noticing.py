@@ -349,8 +349,9 @@ class Noticing(Seeding, Recalling):
                 if not _is_gone(workspace, file.path):
                     continue
                 with self._core.database.write(space) as tx:
-                    passages.remove(tx, space, "file", file.path)
+                    file_passages.take_out(tx, space, file.path)
                     unsearched.put(tx, space, Mark(file.path, file.bytes, file.mtime_us, unsearched.GONE))
+                self._core.settling.add(space, file.path, file.version, None)  # which removes what is hidden
 
     # --- taking it in
 

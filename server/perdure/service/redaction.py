@@ -55,10 +55,12 @@ class Redaction:
         return " ".join(said) or None
 
 
-def seen_in(text: str) -> str | None:
-    """Return what a receipt says of credentials in what is kept as it is, None if there are none."""
-    kinds = credentials.masked(text)[1]
-    if not kinds:
+def seen_in(text: str, data: bytes | None = None) -> str | None:
+    """Return what a receipt says of credentials in what is kept as it is, None if there are none.
+
+    `data` is the text in UTF-8, if that was made before.
+    """
+    if not (kinds := credentials.masked(text, data)[1]):
         return None
     return (
         f"It seems to hold a credential ({', '.join(kinds)}), and is kept as it is: recall may show it to any client."

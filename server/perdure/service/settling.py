@@ -248,7 +248,7 @@ class Settling:
     ) -> None:
         """Cut texts, those that are short together, until it `is_over`."""
         short: list[tuple[Waiting, Contents]] = []
-        room = cutting.AT_ONCE
+        room = file_passages.AT_ONCE
         for each in chosen:
             if is_over():
                 break
@@ -258,8 +258,8 @@ class Settling:
             size = cutting.sections_of(self._database, space, each, found)
             if short and size > room:
                 cutting.store_short(self._database, space, short, between)
-                short, room = [], cutting.AT_ONCE
-            if size > cutting.AT_ONCE:
+                short, room = [], file_passages.AT_ONCE
+            if size > file_passages.AT_ONCE:
                 cutting.store_long(self._database, space, each, found, between)
             else:
                 short.append((each, found))

@@ -210,14 +210,16 @@ class FileDatabase:
             with self._lock.held():
                 self._spend_reserve()  # a full disk may be why it is open for reading only
         self._require_writable()
-        with self._watched(), self._lock.held(), self._room(spend=spend_reserve), self._engine.connect() as plain:
+        with self._watched(), self._lock.held(), self._room(spend=spend_reserve), self._engine.connect() as connection:
+            driver = _driver_of(connection)
             if self._in_doubt:
-                self._write_log_again(_driver_of(plain))
-            connection = plain.execution_options(perdure_writes=True, perdure_full_sync=full_sync)
-            with Session(connection, expire_on_commit=False, info={AUDITED: self._audited}) as session:
-                # Asked for once, which also begins the transaction: each of a dozen statements would pay for it.
-                driver = _driver_of(session.connection())
-                session.info[READER] = driver
+                self._write_log_again(driver)
+            # Begun and committed by the driver: a session that does both takes longer than the statements of most
+            # writes, which need none. What is not committed the pool rolls back.
+            driver.execute(f"PRAGMA synchronous={'FULL' if full_sync else 'NORMAL'}")
+            driver.execute("BEGIN IMMEDIATE")
+            info = {AUDITED: self._audited, READER: driver}
+            with Session(connection, expire_on_commit=False, info=info) as session:
                 yield session
                 audit.append_noted(session)
                 self._fence.check()
@@ -252,18 +254,20 @@ class FileDatabase:
 
     def _commit(self, session: Session, driver: sqlite3.Connection) -> None:
         try:
-            session.commit()
+            session.flush()
+            driver.commit()
             self._read_again = 0
-        except DBAPIError as exc:
-            if not trouble.is_of_disk(exc.orig):
+        except (DBAPIError, sqlite3.Error) as exc:
+            said = exc.orig if isinstance(exc, DBAPIError) else exc
+            if not trouble.is_of_disk(said):
                 raise
             # A sync may have failed, and no later one makes up for it.
             self._in_doubt = True
-            session.rollback()
+            driver.rollback()
             try:
                 self._write_log_again(driver)
             except Unavailable:
-                raise Unavailable(trouble.UNKNOWN.format(exc.orig)) from exc
+                raise Unavailable(trouble.UNKNOWN.format(said)) from exc
             raise
 
     def _write_log_again(self, driver: sqlite3.Connection) -> None:
@@ -335,15 +339,6 @@ def _engine_of(place: Place, *, read_only: bool) -> Engine:
     def prepare(dbapi_connection: Any, _record: Any) -> None:  # pyright: ignore[reportUnusedFunction]  # Any: the driver's own types
         for pragma in READ_PRAGMAS if read_only else PRAGMAS:
             dbapi_connection.execute(pragma)
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
-        options, driver = connection.get_execution_options(), _driver_of(connection)
-        if not options.get("perdure_writes"):
-            driver.execute("BEGIN")
-            return
-        driver.execute(f"PRAGMA synchronous={'FULL' if options['perdure_full_sync'] else 'NORMAL'}")
-        driver.execute("BEGIN IMMEDIATE")
 
     return engine
 
