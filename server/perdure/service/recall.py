@@ -57,16 +57,12 @@ class _Question:
 
 @dataclass(slots=True)
 class _Meaning:
-    """What the vectors brought up. `near` is None where the index was not asked, or could not answer.
-
-    `candidates` are those of the passages in `near` that are in reach, where they were looked up already.
-    """
+    """What the vectors brought up. `near` is None where the index was not asked, or could not answer."""
 
     vector: Vector | None = None
     model: int | None = None
     near: list[tuple[int, float]] | None = None
-    candidates: dict[int, passages.Candidate] | None = None
-    degraded: list[str] = field(default_factory=list[str])
+    asked: int = 0  # how many neighbours the index was asked for
 
 
 @dataclass(slots=True)
@@ -160,13 +156,17 @@ class Recalling(Part):
         question = _question(caller.namespace, spaces, query, reach, wanted)
         found = self._look_up(question)
         found.degraded += left_out
-        with self._core.database.read(*question.spaces) as tx:
-            # One more than is shown, so that a full page knows whether there is another.
-            enough = None if asking.explain else len(seen) + limit + 1
-            ranked = self._visible(tx, self._rank(tx, question, found, enough), found.candidates)
-            kept = [r for r in ranked if r.id not in seen and (min_score is None or r.score >= min_score)]
-            hits = _load(tx, question, found, kept[:limit], explain=asking.explain)
-            nothing = None if hits else _why_nothing(tx, question.spaces)
+        while True:
+            with self._core.database.read(*question.spaces) as tx:
+                if self._takes_near(tx, question, found):
+                    # One more than is shown, so that a full page knows whether there is another.
+                    enough = None if asking.explain else len(seen) + limit + 1
+                    ranked = self._visible(tx, self._rank(tx, question, found, enough), found.candidates)
+                    kept = [r for r in ranked if r.id not in seen and (min_score is None or r.score >= min_score)]
+                    hits = _load(tx, question, found, kept[:limit], explain=asking.explain)
+                    nothing = None if hits else _why_nothing(tx, question.spaces)
+                    break
+            self._ask_index(question, found, found.meaning, 4 * found.meaning.asked)
         shown = _within(hits, max_chars, question.terms)
         more = len(shown) < len(kept)
         deepest = not more and position is not None and len(found.candidates) >= DEEP_POOL
@@ -195,27 +195,25 @@ class Recalling(Part):
         embedded = core.indexer.begin_query(question.ask.about)
         with core.database.read(*question.spaces) as tx:
             state = vectors.state(tx)
-            searched, filtered = _in_reach(tx, question)
+            searched, filtered, pending, authors = _survey(tx, question)
             total = sum(searched.values())
             pool = question.pool(total)
             # Every match has to be reached where there is a filter, or a further page.
             bounded = total > MANY and question.wanted < DEEP_POOL and not filtered
             most = WORDS_MOST if bounded else None
             words = dict(_by_words(tx, question, pool, most))
-            answering = core.indexer.embedder is not None
             found = _Found(
                 state=state,
                 words=words,
                 candidates=_candidates(tx, question, passage_ids=words, model=state.model),
                 searched=searched,
                 filtered=filtered,
-                pending=sum(passages.count_pending(tx, space) for space in question.spaces) if answering else 0,
-                authors=passages.authors(tx, question.namespace),
+                pending=pending if core.indexer.embedder is not None else 0,
+                authors=authors,
             )
             if any(passages.any_file_after(tx, space, question.reach) for space in question.spaces):
                 found.degraded.append("files changed since as_of are left out; read_file shows their former versions")
         found.meaning = self._by_meaning(question, embedded(), found)
-        found.degraded += found.meaning.degraded
         return found
 
     @span("recall.vectors")
@@ -223,41 +221,53 @@ class Recalling(Part):
         indexer = self._core.indexer
         vector = indexer.comparable(asked, found.state)
         if vector is not None:
-            return self._near(question, found, _Meaning(vector, found.state.model))
-        if indexer.embedder is None:
-            return _Meaning()
-        return _Meaning(degraded=[f"words only: {indexer.embedder_trouble or 'the embedder does not answer'}"])
+            meaning = _Meaning(vector, found.state.model)
+            if k := self._asks_for(question, found):
+                self._ask_index(question, found, meaning, k)
+            return meaning
+        if indexer.embedder is not None:
+            found.degraded.append(f"words only: {indexer.embedder_trouble or 'the embedder does not answer'}")
+        return _Meaning()
 
-    def _near(self, question: _Question, found: _Found, meaning: _Meaning) -> _Meaning:
-        """Add what the index finds, where asking it is faster than reading every vector in reach."""
-        core, index = self._core, self._core.indexer.index
+    def _asks_for(self, question: _Question, found: _Found) -> int:
+        """Return how many neighbours to ask of the index, 0 where reading every vector in reach is faster."""
         total, filtered = sum(found.searched.values()), found.filtered
+        few = filtered and total <= question.wanted  # all of them are wanted, and an index may miss one
+        if self._core.indexer.index is None or few or total <= self._core.settings.index.exact_max_chunks:
+            return 0
+        return question.pool(total) * (OVERFETCH if filtered else 1)
+
+    def _ask_index(self, question: _Question, found: _Found, meaning: _Meaning, k: int) -> None:
+        """Have the index name `k` neighbours, outside of any transaction: it may keep us waiting."""
+        index = self._core.indexer.index
+        assert index is not None
         assert meaning.vector is not None
         assert meaning.model is not None
-        few = filtered and total <= question.wanted  # all of them are wanted, and an index may miss one
-        if index is None or few or total <= core.settings.index.exact_max_chunks:
-            return meaning
-        pool = question.pool(total)
-        k = pool * (OVERFETCH if filtered else 1)
-        while True:
-            near = self._nearest(question, index, meaning.vector, k, meaning.model, found.state)
-            if near is None:
-                meaning.degraded.append(f"vector index: {index.trouble}; searched exactly instead")
-                return meaning
-            meaning.near = near
-            if len(near) < k:
-                return meaning
-            with core.database.read(*question.spaces) as tx:
-                meaning.candidates = _candidates(tx, question, chunks=[id for id, _ in near], model=meaning.model)
-            # A long text has many chunks near each other: k chunks may be of a few passages only.
-            if len(meaning.candidates) >= (pool if filtered else pool // 2):
-                return meaning
-            if k >= MAX_WIDENED:
-                meaning.near = meaning.candidates = (
-                    None  # few of the nearest pass the filter: reading those that do is exact and quicker
-                )
-                return meaning
-            k *= 4
+        meaning.asked = k
+        meaning.near = self._nearest(question, index, meaning.vector, k, meaning.model, found.state)
+        if meaning.near is None:
+            found.degraded.append(f"vector index: {index.trouble}; searched exactly instead")
+
+    def _takes_near(self, tx: Reader, question: _Question, found: _Found) -> bool:
+        """Add the passages that the index named; False if they are so few that it is to be asked for more."""
+        meaning = found.meaning
+        if meaning.near is None:
+            return True
+        owners = {chunk: c.id for c in found.candidates.values() for chunk in c.chunks}
+        unknown = [id for id, _ in meaning.near if id not in owners]
+        new = _candidates(tx, question, chunks=unknown, model=meaning.model) if unknown else {}
+        owners |= {chunk: c.id for c in new.values() for chunk in c.chunks}
+        pool = question.pool(sum(found.searched.values()))
+        # A long text has many chunks near each other: k chunks may be of a few passages only.
+        if len(meaning.near) >= meaning.asked and len({owners[id] for id, _ in meaning.near if id in owners}) < (
+            pool if found.filtered else pool // 2
+        ):
+            if meaning.asked < MAX_WIDENED:
+                return False
+            meaning.near = None  # few of the nearest pass the filter: reading those that do is exact and quicker
+            return True
+        found.candidates |= new
+        return True
 
     def _nearest(
         self, question: _Question, index: Indexes, vector: Vector, k: int, model: int, state: vectors.IndexState
@@ -275,11 +285,10 @@ class Recalling(Part):
         meaning, candidates = found.meaning, found.candidates
         cosines: dict[int, tuple[list[float], Vector]] = {}
         if meaning.vector is not None and meaning.model is not None:
+            known = {chunk for c in candidates.values() for chunk in c.chunks}
             exact = self._exact(tx, question, found, meaning.vector, meaning.model)
-            known, near = meaning.candidates or {}, [] if meaning.candidates is not None else meaning.near or []
-            candidates |= known
-            if chunks := [id for id, _ in (*exact, *near)]:
-                candidates |= _candidates(tx, question, chunks=chunks, model=meaning.model)
+            if unknown := [id for id, _ in exact if id not in known]:
+                candidates |= _candidates(tx, question, chunks=unknown, model=meaning.model)
             cosines = passages.cosines(candidates.values(), meaning.vector)
             self._compare(tx, question.spaces, meaning.vector, found)
         embedder = self._core.indexer.embedder
@@ -341,12 +350,16 @@ class Recalling(Part):
         generation = found.state.generation
         pool = question.pool(sum(found.searched.values()))
         parts: list[tuple[int, float]] = []
-        below = None if found.meaning.near is None else generation
-        rebuilding = below is not None and any(vectors.rebuilding(tx, space, generation) for space in question.spaces)
+        below, spaces, rebuilding = None, question.spaces, False
+        if found.meaning.near is not None:
+            below = generation
+            lacked = {space: vectors.newest_lacked(tx, space, generation) for space in spaces}
+            spaces = tuple(space for space in spaces if lacked[space] is not None)
+            rebuilding = any(lacked.values())
         if rebuilding:
             found.degraded.append("vector index: being rebuilt; what it lacks was searched exactly")
         k = pool * (OVERFETCH if rebuilding and found.filtered else 1)
-        for space in question.spaces:
+        for space in spaces:
             if rebuilding:
                 parts += self._core.tails.search(tx, space, generation, vector, k, model=model)
             else:
@@ -382,16 +395,23 @@ def _best(scored: list[tuple[int, float]], k: int) -> list[tuple[int, float]]:
     return sorted(scored, key=lambda pair: -pair[1])[:k]
 
 
-def _in_reach(tx: Reader, question: _Question) -> tuple[dict[str, int], bool]:
-    """Return how many passages are in reach, by type, and whether that leaves out some of what is stored."""
+def _survey(tx: Reader, question: _Question) -> tuple[dict[str, int], bool, int, list[str]]:
+    """Return how many passages are in reach, by type, whether that leaves out some of what is stored, how many chunks
+    wait for their vectors, and who spoke.
+    """
     stored, reach = Counter[str](), question.reach
     counted = question.narrowed or reach.former  # what is superseded is in no running count
+    pending, authors = 0, list[str]()
     for space in question.spaces:
-        stored.update(passages.count(tx, space, reach, filtered=counted))
+        there = passages.survey(tx, space, reach, filtered=counted)
+        stored.update(there.passages)
+        pending += there.pending
+        if space == question.namespace:
+            authors = there.authors
     searched = {type: stored[type] for type in reach.types}
     if counted:
-        return searched, question.narrowed or len(reach.types) < len(NAMES)
-    return searched, sum(searched.values()) < stored.total()
+        return searched, question.narrowed or len(reach.types) < len(NAMES), pending, authors
+    return searched, sum(searched.values()) < stored.total(), pending, authors
 
 
 def _by_words(tx: Reader, question: _Question, pool: int, most: int | None) -> list[tuple[int, float]]:
