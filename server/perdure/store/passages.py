@@ -356,7 +356,7 @@ def search_exact(
     return list(best.values())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: to make the hundred of a question would take four times as long
 class Candidate:
     """A passage in reach that words or vectors brought up, with what ranking needs to know of it.
 
