@@ -395,13 +395,14 @@ _COUNT_ALL = "SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT %s) few"
 _DELETE = "DELETE FROM {table} WHERE collection = %s AND id = ANY(%s)"
 _COPY = "COPY {table} (collection, id, embedding) FROM STDIN (FORMAT BINARY)"
 # No index serves an expression that is not the indexed one.
-_NEAREST_EXACT = """
-SELECT id, embedding <=> %(q)s::vector FROM {table} WHERE collection = %(c)s
-ORDER BY (embedding <=> %(q)s::vector) + 0, id LIMIT %(k)s
+_ASKED = "WITH asked AS MATERIALIZED (SELECT %(q)s::vector AS v)"  # or its numbers would be written and read twice
+_NEAREST_EXACT = f"""
+{_ASKED} SELECT id, embedding <=> (SELECT v FROM asked) FROM {{table}} WHERE collection = %(c)s
+ORDER BY (embedding <=> (SELECT v FROM asked)) + 0, id LIMIT %(k)s
 """
-_NEAREST = """
-SELECT id, embedding <=> %(q)s::vector FROM {table} WHERE collection = %(c)s
-ORDER BY {indexed} <=> %(q)s::{type} LIMIT %(k)s
+_NEAREST = f"""
+{_ASKED} SELECT id, embedding <=> (SELECT v FROM asked) FROM {{table}} WHERE collection = %(c)s
+ORDER BY {{indexed}} <=> (SELECT v::{{type}} FROM asked) LIMIT %(k)s
 """
 _SEARCH = """
 BEGIN; SET LOCAL hnsw.iterative_scan = relaxed_order; SET LOCAL hnsw.ef_search = {width};
