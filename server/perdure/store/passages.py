@@ -378,20 +378,19 @@ class Candidate:
 
 
 CANDIDATES = """
-WITH wanted (id) AS (
-    SELECT value AS number FROM json_each(:passages)
-    UNION SELECT passage_id FROM chunk WHERE id IN (SELECT value AS number FROM json_each(:chunks))
-)
 SELECT p.id, p.type, p.thread, p.author, p.words, p.at || printf('#%019d', p.seq), p.key, p.superseded_at,
        CASE WHEN p.words > :long THEN NULL WHEN p.type = 'memory' THEN m.content
             WHEN p.type = 'turn' THEN e.content ELSE p.text END,
        c.id, c.embedding
-FROM wanted w JOIN passage p ON p.id = w.id
+FROM {those}
 LEFT JOIN memory m ON p.type = 'memory' AND m.id = p.subject
 LEFT JOIN episode e ON p.type = 'turn' AND e.seq = p.seq
 LEFT JOIN chunk c ON c.passage_id = p.id AND c.model = :model
 WHERE {where}
 ORDER BY c.id NULLS FIRST
+"""
+OWNERS = """
+WITH wanted (id) AS (SELECT DISTINCT passage_id FROM chunk WHERE id IN (SELECT value AS number FROM json_each(:ids)))
 """
 
 
@@ -401,20 +400,25 @@ def candidates(
     reach: Reach,
     *,
     passages: Iterable[int] = (),
-    chunks: Iterable[int] = (),
+    chunks: Sequence[int] = (),
     model: int | None = None,
     long: int = 0,
 ) -> dict[int, Candidate]:
-    """Return the passages that are named, or own one of the chunks, and are in reach now.
+    """Return the passages that are named, or instead those that own one of the chunks, if they are in reach now.
 
     This is SQL's last word on what an index found. The embeddings are those that `model` made; the texts are those of
     up to `long` words.
     """
     where, values = reach.sql(namespace, by_id=True)
-    values |= {"passages": json.dumps(list(passages)), "chunks": json.dumps(list(chunks)), "model": model, "long": long}
+    values |= {"ids": json.dumps(list(chunks or passages)), "model": model, "long": long}
+    if chunks:
+        statement = OWNERS + CANDIDATES.format(those="wanted w JOIN passage p ON p.id = w.id", where=where)
+    else:
+        named = "p.id IN (SELECT value AS number FROM json_each(:ids))"
+        statement = CANDIDATES.format(those="passage p", where=f"{named} AND {where}")
     found: dict[int, Candidate] = {}
     for id, type, thread, author, words, moment, key, until, content, chunk, embedding in reader.execute(
-        CANDIDATES.format(where=where), values
+        statement, values
     ):
         if (candidate := found.get(id)) is None:
             candidate = Candidate(id, type, thread, author, words, moment, key, until, content, [], [])
