@@ -11,21 +11,20 @@ import numpy as np
 from perdure import ranking, sharing, timing
 from perdure.embedders import Vector
 from perdure.errors import Damaged, InvalidInput
-from perdure.excerpts import excerpt
 from perdure.generations import Indexes
 from perdure.indexer import Asked
 from perdure.service import checks, cursors, times
+from perdure.service import hits as hits_of
 from perdure.service.core import Part
 from perdure.store import Reader, episodes, memories, passages, salvage, vectors
 from perdure.timing import Ask
 from perdure.tracing import span
-from perdure.types import MAX_LIMIT, MEMORY_KINDS, Asking, Episode, Hit, PageMark, Principal, Reading, Recall
+from perdure.types import MAX_LIMIT, MEMORY_KINDS, Asking, Hit, PageMark, Principal, Reading, Recall
 from perdure.words import Term, found_share, mostly_latin, query_terms
 
 POOL = 50  # candidates of each channel, or as many as are shown: 40, 60 and 100 found the same in ten results
 NAMES = {"memory": "memories", "turn": "history", "file": "files"}  # of the types of hits, as answers call them
 SCOPE_OF = {"memory": "memory:read", "turn": "history:read", "file": "files:read"}
-SOURCE_OF_ROLE = {"user": "user", "assistant": "agent", "tool": "tool", "system": "agent"}
 DEEP_POOL = 1_000  # of each channel for the pages after the first; what lies deeper is said to be left out
 TERMS = 64  # of a question that are searched for: a pasted page has no more subject than its first lines
 MANY = 5_000  # passages in reach, above which not all that share a common word are scored
@@ -34,9 +33,7 @@ SMALL = 200  # passages in reach that are all ranked
 OVERFETCH = 3  # of the index, which knows no filters
 MAX_WIDENED = 4_000  # neighbours asked of the index before exact search is cheaper
 FEW_FLOOR = 0.2  # below a model's weakest good match lies what is unrelated (bge-small: 0.62 and about 0.4)
-HIT_FRAME = 20  # characters counted per hit besides its content
 UNREAD = 0.5  # taken for the share of the terms in a long text, which ranking does not read
-EXCERPT = 1_000  # characters shown of a long text where the whole would push other hits out: about one chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +128,9 @@ class Recalling(Part):
                     if (share := found_share(terms, text.content)) > 0:
                         scored.append((share, text))
         scored.sort(key=lambda pair: (pair[0], pair[1].at), reverse=True)
-        hits = [_salvaged_hit(score, text) for score, text in scored if score >= (asking.min_score or 0)]
+        hits = [hits_of.salvaged(score, text) for score, text in scored if score >= (asking.min_score or 0)]
         return Recall(
-            hits=tuple(_within(hits[: asking.limit], asking.max_chars, terms)),
+            hits=tuple(hits_of.within(hits[: asking.limit], asking.max_chars, terms)),
             searched={NAMES[type]: count for type, count in searched.items()},
             channels=("words",),
             pending=0,
@@ -167,7 +164,7 @@ class Recalling(Part):
                     nothing = None if hits else _why_nothing(tx, question.spaces)
                     break
             self._ask_index(question, found, found.meaning, 4 * found.meaning.asked)
-        shown = _within(hits, max_chars, question.terms)
+        shown = hits_of.within(hits, max_chars, question.terms)
         more = len(shown) < len(kept)
         deepest = not more and position is not None and len(found.candidates) >= DEEP_POOL
         if deepest and sum(found.searched.values()) > len(found.candidates):
@@ -452,23 +449,6 @@ def _why_nothing(tx: Reader, spaces: Sequence[str]) -> str | None:
     return None if None in reasons else reasons[0]
 
 
-def _salvaged_hit(score: float, text: salvage.Text) -> Hit:
-    return Hit(
-        type=text.type,
-        id=text.id,
-        content=text.content,
-        score=round(score, 4),
-        at=times.show(text.at),
-        source=text.source,
-        author=text.author,
-        key=text.key,
-        kind=text.kind,
-        tags=text.tags,
-        thread=text.thread,
-        path=text.path,
-    )
-
-
 def _allowed(caller: Principal, reach: passages.Reach) -> tuple[passages.Reach, list[str]]:
     """Return the reach without what the caller may not read, and what was left out, in words.
 
@@ -551,7 +531,9 @@ def _load(
     turns = episodes.load(tx, namespace, [row.seq for row in rows.values() if row.type == "turn"])
     placed = _explained(ranked, found) if explain else {}
     pairs = ((r, rows.get(r.id)) for r in ranked)
-    hits = (_hit(row, known.get(row.subject), turns.get(row.seq), r, placed.get(r.id)) for r, row in pairs if row)
+    hits = (
+        hits_of.hit_of(row, known.get(row.subject), turns.get(row.seq), r, placed.get(r.id)) for r, row in pairs if row
+    )
     return [hit for hit in hits if hit is not None]
 
 
@@ -585,94 +567,3 @@ def _reading(question: _Question, found: _Found) -> Reading:
         role=ranking.meant_role(question.text),
         floor=round(found.floor, 4) if found.floor is not None else None,
     )
-
-
-def _hit(
-    row: passages.Found,
-    known: tuple[memories.Statement, str | None] | None,
-    turn: Episode | None,
-    r: ranking.Ranked,
-    parts: Mapping[str, float] | None,
-) -> Hit | None:
-    score, at = round(r.score, 4), times.show(row.at)
-    if row.type == "memory":
-        if known is None:
-            return None
-        memory, collection = known
-        return Hit(
-            type="memory",
-            id=memory.id,
-            content=memory.content,
-            score=score,
-            at=at,
-            source=memory.source,
-            key=memory.key,
-            kind=memory.kind,
-            tags=memory.tags,
-            thread=memory.thread,
-            metadata=memory.metadata,
-            episode=row.seq,
-            superseded_by=memory.superseded_by,
-            explain=parts,
-            collection=collection,
-            agent=memory.agent if collection is not None else None,
-        )
-    if row.type == "turn":
-        if turn is None:
-            return None
-        return Hit(
-            type="turn",
-            id=f"turn_{row.seq}",
-            content=turn.content or "",
-            score=score,
-            at=at,
-            source=SOURCE_OF_ROLE.get(turn.role or ""),
-            author=turn.name or turn.role,
-            thread=turn.thread,
-            episode=row.seq,
-            explain=parts,
-        )
-    return Hit(
-        type="file",
-        id=f"file_{row.id}",
-        content=row.text or "",
-        score=score,
-        at=at,
-        path=row.subject,
-        version=row.version,
-        lines=(row.first_line, row.last_line) if row.first_line and row.last_line else None,
-        place=row.place,
-        episode=row.seq,
-        explain=parts,
-    )
-
-
-def _within(hits: Sequence[Hit], max_chars: int, terms: Sequence[Term]) -> list[Hit]:
-    """Return the first hits that fit. Before one is left out, long ones give up all but the part that answers.
-
-    The last gives up first. A first one that is too long alone is cut to what there is room for.
-    """
-    fitted = list(hits)
-    excess = sum(len(hit.content) + HIT_FRAME for hit in hits) - max_chars
-    for n in range(len(fitted) - 1, -1, -1):
-        if excess <= 0:
-            break
-        if len(fitted[n].content) > EXCERPT:
-            # The first keeps what is left over.
-            room = EXCERPT if n else max(EXCERPT, len(fitted[0].content) - excess)
-            shorter = _shorter(fitted[n], min(room, max_chars - HIT_FRAME), terms)
-            excess -= len(fitted[n].content) - len(shorter.content)
-            fitted[n] = shorter
-    kept: list[Hit] = []
-    room = max_chars
-    for hit in fitted:
-        room -= len(hit.content) + HIT_FRAME
-        if room < 0 and kept:
-            break
-        kept.append(hit if room >= 0 else _shorter(hit, max_chars - HIT_FRAME, terms))
-    return kept
-
-
-def _shorter(hit: Hit, room: int, terms: Sequence[Term]) -> Hit:
-    content, part = excerpt(hit.content, hit.part, terms, room)
-    return replace(hit, content=content, part=part)
