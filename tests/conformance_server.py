@@ -461,7 +461,10 @@ def main() -> None:
         with open_service(settings) as service:
             server = build_server(service, settings.tools, caller_of)
             add_fixtures(server)
-            app = build_app(server, settings, service, Metrics(service.figures), stateless="sessions" not in sys.argv)
+            stateless = "sessions" not in sys.argv
+            app = build_app(
+                server, settings, service, Metrics(service.figures), stateless=stateless, in_one_piece=False
+            )
             uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
 
 

@@ -78,7 +78,13 @@ class Gate:
             proved, refused = await self._prove(request)
         if proved is not None and refused is None:
             refused, receive = await self._check(request, proved)
-        await (refused or self._app)(scope, receive, send)
+        if refused is not None or receive is request.receive:
+            await (refused or self._app)(scope, receive, send)
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_when_gone, request.receive, tasks.cancel_scope)
+            await self._app(scope, receive, send)
+            tasks.cancel_scope.cancel()
 
     def _refuse_name(self, request: Request) -> Response | None:
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
@@ -200,6 +206,13 @@ def _user(caller: Principal) -> AuthenticatedUser:
     """Return the caller as the SDK knows callers: it serves a session to nobody but who opened it."""
     known = AccessToken(token="", client_id=caller.agent, scopes=sorted(caller.scopes), subject=caller.namespace)
     return AuthenticatedUser(known)
+
+
+async def _cancel_when_gone(receive: Receive, call: anyio.CancelScope) -> None:
+    """Give up a call whose client hangs up: who answers in one piece looks for no such thing."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    call.cancel()
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -19,7 +19,6 @@ import anyio.to_thread
 import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
-from sse_starlette.sse import AppStatus
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -58,8 +57,6 @@ def serve(settings: Settings, announce: Callable[[Settings, bool], None] = lambd
     for number in (signal.SIGTERM, signal.SIGINT):
         # Also what uvicorn leaves by: it raises the signal again when it has shut down, and the service is closed then.
         signal.signal(number, _leave)
-    # Or each answer in an event stream is cut off when the signal comes; ours end with their calls, or with the grace.
-    AppStatus.disable_automatic_graceful_drain()
     with listener, tracing.exported(settings), open_service(settings) as service:
         refuse_open_bind(settings.http, service)
         service.warm_up()
@@ -104,17 +101,25 @@ def _cut_off() -> None:
 
 
 def build_app(
-    server: Server[Any], settings: Settings, service: Service, metrics: Metrics, *, stateless: bool = True
+    server: Server[Any],
+    settings: Settings,
+    service: Service,
+    metrics: Metrics,
+    *,
+    stateless: bool = True,
+    in_one_piece: bool = True,
 ) -> ASGIApp:
     """Return the ASGI application of a protocol server: /mcp for both eras, the figures, what is open to everybody.
 
-    No tool of ours asks the client anything back, so no client needs a session; a server of other tools may.
+    No tool of ours asks the client anything back or tells of its progress, so no client needs a session, and a call is
+    answered in one piece and not in a stream of events, which costs more; a server of other tools may need both.
     """
     open_routes, guarded = _open_routes(settings, service), []
     if settings.http.metrics != "off":
         (guarded if settings.http.metrics == "admin" else open_routes).append(_metrics_route(settings, metrics))
     app = server.streamable_http_app(
         streamable_http_path=PATH,
+        json_response=in_one_piece,
         stateless_http=stateless,
         max_request_body_size=wire.MAX_LINE_BYTES,
         # Gate checks Host and Origin, also where the SDK would not, and says which setting lets a name in.

@@ -286,8 +286,12 @@ class Indexer:
                 if not self._database.can_write():
                     self._stop.wait(IDLE_POLL_S)
                     continue
-                worked = self.build.step() or self.move.step(self._stop.is_set)
-                removed = not worked and self.build.remove_retired()
+                with self._database.read(EVERY) as tx:  # one look, twice a second, whether there is any of the three
+                    state, retired = vectors.state(tx), vectors.retired(tx, RETIRED_S)
+                worked = (state.next is not None and self.build.step()) or (
+                    state.in_force.next_token is not None and self.move.step(self._stop.is_set)
+                )
+                removed = not worked and bool(retired) and self.build.remove_retired()
                 self._remove_left()
                 if not worked and not removed and (state := self._seen) is not None:
                     self._models.rest(state.models)

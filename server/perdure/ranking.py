@@ -75,7 +75,7 @@ _UNSAID = re.compile(
 )  # what two tellings of one thing may differ in
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: to make the hundred of a question would take four times as long
 class Scored:
     """A candidate with what the channels found: BM25 (0 if words did not bring it up) and cosines of its chunks.
 
@@ -98,7 +98,7 @@ class Scored:
     vector: Floats | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ranked:
     """A candidate in its place. `parts` says what each rule added to `value`; `cosine` is None without vectors.
 
@@ -126,7 +126,7 @@ def meant_role(query: str) -> str | None:
 
 def best_cosine(cosines: Sequence[float]) -> float:
     """Return the cosine of the best chunk, less what the best of many gains by chance."""
-    return max(cosines) - CHUNK_PENALTY * math.log(len(cosines))
+    return cosines[0] if len(cosines) == 1 else max(cosines) - CHUNK_PENALTY * math.log(len(cosines))
 
 
 def rank(

@@ -210,7 +210,7 @@ class Memories(Part):
         reach = passages.Reach(types=("memory",), now=times.now())
         with self._core.database.read(row.namespace) as tx:
             state = vectors.state(tx)
-            stored = sum(passages.count(tx, row.namespace, reach, filtered=False).values())
+            stored = sum(passages.count(tx, row.namespace, reach).values())
         near = None
         if stored > self._core.settings.index.exact_max_chunks:
             k = SIMILAR_AT_MOST * 4

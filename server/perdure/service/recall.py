@@ -11,21 +11,20 @@ import numpy as np
 from perdure import ranking, sharing, timing
 from perdure.embedders import Vector
 from perdure.errors import Damaged, InvalidInput
-from perdure.excerpts import excerpt
 from perdure.generations import Indexes
 from perdure.indexer import Asked
 from perdure.service import checks, cursors, times
+from perdure.service import hits as hits_of
 from perdure.service.core import Part
 from perdure.store import Reader, episodes, memories, passages, salvage, vectors
 from perdure.timing import Ask
 from perdure.tracing import span
-from perdure.types import MAX_LIMIT, MEMORY_KINDS, Asking, Episode, Hit, PageMark, Principal, Reading, Recall
+from perdure.types import MAX_LIMIT, MEMORY_KINDS, Asking, Hit, PageMark, Principal, Reading, Recall
 from perdure.words import Term, found_share, mostly_latin, query_terms
 
 POOL = 50  # candidates of each channel, or as many as are shown: 40, 60 and 100 found the same in ten results
 NAMES = {"memory": "memories", "turn": "history", "file": "files"}  # of the types of hits, as answers call them
 SCOPE_OF = {"memory": "memory:read", "turn": "history:read", "file": "files:read"}
-SOURCE_OF_ROLE = {"user": "user", "assistant": "agent", "tool": "tool", "system": "agent"}
 DEEP_POOL = 1_000  # of each channel for the pages after the first; what lies deeper is said to be left out
 TERMS = 64  # of a question that are searched for: a pasted page has no more subject than its first lines
 MANY = 5_000  # passages in reach, above which not all that share a common word are scored
@@ -34,9 +33,7 @@ SMALL = 200  # passages in reach that are all ranked
 OVERFETCH = 3  # of the index, which knows no filters
 MAX_WIDENED = 4_000  # neighbours asked of the index before exact search is cheaper
 FEW_FLOOR = 0.2  # below a model's weakest good match lies what is unrelated (bge-small: 0.62 and about 0.4)
-HIT_FRAME = 20  # characters counted per hit besides its content
 UNREAD = 0.5  # taken for the share of the terms in a long text, which ranking does not read
-EXCERPT = 1_000  # characters shown of a long text where the whole would push other hits out: about one chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +54,12 @@ class _Question:
 
 @dataclass(slots=True)
 class _Meaning:
-    """What the vectors brought up. `near` is None where the index was not asked, or could not answer.
-
-    `candidates` are those of the passages in `near` that are in reach, where they were looked up already.
-    """
+    """What the vectors brought up. `near` is None where the index was not asked, or could not answer."""
 
     vector: Vector | None = None
     model: int | None = None
     near: list[tuple[int, float]] | None = None
-    candidates: dict[int, passages.Candidate] | None = None
-    degraded: list[str] = field(default_factory=list[str])
+    asked: int = 0  # how many neighbours the index was asked for
 
 
 @dataclass(slots=True)
@@ -135,9 +128,9 @@ class Recalling(Part):
                     if (share := found_share(terms, text.content)) > 0:
                         scored.append((share, text))
         scored.sort(key=lambda pair: (pair[0], pair[1].at), reverse=True)
-        hits = [_salvaged_hit(score, text) for score, text in scored if score >= (asking.min_score or 0)]
+        hits = [hits_of.salvaged(score, text) for score, text in scored if score >= (asking.min_score or 0)]
         return Recall(
-            hits=tuple(_within(hits[: asking.limit], asking.max_chars, terms)),
+            hits=tuple(hits_of.within(hits[: asking.limit], asking.max_chars, terms)),
             searched={NAMES[type]: count for type, count in searched.items()},
             channels=("words",),
             pending=0,
@@ -160,14 +153,18 @@ class Recalling(Part):
         question = _question(caller.namespace, spaces, query, reach, wanted)
         found = self._look_up(question)
         found.degraded += left_out
-        with self._core.database.read(*question.spaces) as tx:
-            # One more than is shown, so that a full page knows whether there is another.
-            enough = None if asking.explain else len(seen) + limit + 1
-            ranked = self._visible(tx, self._rank(tx, question, found, enough), found.candidates)
-            kept = [r for r in ranked if r.id not in seen and (min_score is None or r.score >= min_score)]
-            hits = _load(tx, question, found, kept[:limit], explain=asking.explain)
-            nothing = None if hits else _why_nothing(tx, question.spaces)
-        shown = _within(hits, max_chars, question.terms)
+        while True:
+            with self._core.database.read(*question.spaces) as tx:
+                if self._takes_near(tx, question, found):
+                    # One more than is shown, so that a full page knows whether there is another.
+                    enough = None if asking.explain else len(seen) + limit + 1
+                    ranked = self._visible(tx, self._rank(tx, question, found, enough), found.candidates)
+                    kept = [r for r in ranked if r.id not in seen and (min_score is None or r.score >= min_score)]
+                    hits = _load(tx, question, found, kept[:limit], explain=asking.explain)
+                    nothing = None if hits else _why_nothing(tx, question.spaces)
+                    break
+            self._ask_index(question, found, found.meaning, 4 * found.meaning.asked)
+        shown = hits_of.within(hits, max_chars, question.terms)
         more = len(shown) < len(kept)
         deepest = not more and position is not None and len(found.candidates) >= DEEP_POOL
         if deepest and sum(found.searched.values()) > len(found.candidates):
@@ -195,27 +192,25 @@ class Recalling(Part):
         embedded = core.indexer.begin_query(question.ask.about)
         with core.database.read(*question.spaces) as tx:
             state = vectors.state(tx)
-            searched, filtered = _in_reach(tx, question)
+            searched, filtered, pending, authors = _survey(tx, question)
             total = sum(searched.values())
             pool = question.pool(total)
             # Every match has to be reached where there is a filter, or a further page.
             bounded = total > MANY and question.wanted < DEEP_POOL and not filtered
             most = WORDS_MOST if bounded else None
             words = dict(_by_words(tx, question, pool, most))
-            answering = core.indexer.embedder is not None
             found = _Found(
                 state=state,
                 words=words,
                 candidates=_candidates(tx, question, passage_ids=words, model=state.model),
                 searched=searched,
                 filtered=filtered,
-                pending=sum(passages.count_pending(tx, space) for space in question.spaces) if answering else 0,
-                authors=passages.authors(tx, question.namespace),
+                pending=pending if core.indexer.embedder is not None else 0,
+                authors=authors,
             )
             if any(passages.any_file_after(tx, space, question.reach) for space in question.spaces):
                 found.degraded.append("files changed since as_of are left out; read_file shows their former versions")
         found.meaning = self._by_meaning(question, embedded(), found)
-        found.degraded += found.meaning.degraded
         return found
 
     @span("recall.vectors")
@@ -223,41 +218,53 @@ class Recalling(Part):
         indexer = self._core.indexer
         vector = indexer.comparable(asked, found.state)
         if vector is not None:
-            return self._near(question, found, _Meaning(vector, found.state.model))
-        if indexer.embedder is None:
-            return _Meaning()
-        return _Meaning(degraded=[f"words only: {indexer.embedder_trouble or 'the embedder does not answer'}"])
+            meaning = _Meaning(vector, found.state.model)
+            if k := self._asks_for(question, found):
+                self._ask_index(question, found, meaning, k)
+            return meaning
+        if indexer.embedder is not None:
+            found.degraded.append(f"words only: {indexer.embedder_trouble or 'the embedder does not answer'}")
+        return _Meaning()
 
-    def _near(self, question: _Question, found: _Found, meaning: _Meaning) -> _Meaning:
-        """Add what the index finds, where asking it is faster than reading every vector in reach."""
-        core, index = self._core, self._core.indexer.index
+    def _asks_for(self, question: _Question, found: _Found) -> int:
+        """Return how many neighbours to ask of the index, 0 where reading every vector in reach is faster."""
         total, filtered = sum(found.searched.values()), found.filtered
+        few = filtered and total <= question.wanted  # all of them are wanted, and an index may miss one
+        if self._core.indexer.index is None or few or total <= self._core.settings.index.exact_max_chunks:
+            return 0
+        return question.pool(total) * (OVERFETCH if filtered else 1)
+
+    def _ask_index(self, question: _Question, found: _Found, meaning: _Meaning, k: int) -> None:
+        """Have the index name `k` neighbours, outside of any transaction: it may keep us waiting."""
+        index = self._core.indexer.index
+        assert index is not None
         assert meaning.vector is not None
         assert meaning.model is not None
-        few = filtered and total <= question.wanted  # all of them are wanted, and an index may miss one
-        if index is None or few or total <= core.settings.index.exact_max_chunks:
-            return meaning
-        pool = question.pool(total)
-        k = pool * (OVERFETCH if filtered else 1)
-        while True:
-            near = self._nearest(question, index, meaning.vector, k, meaning.model, found.state)
-            if near is None:
-                meaning.degraded.append(f"vector index: {index.trouble}; searched exactly instead")
-                return meaning
-            meaning.near = near
-            if len(near) < k:
-                return meaning
-            with core.database.read(*question.spaces) as tx:
-                meaning.candidates = _candidates(tx, question, chunks=[id for id, _ in near], model=meaning.model)
-            # A long text has many chunks near each other: k chunks may be of a few passages only.
-            if len(meaning.candidates) >= (pool if filtered else pool // 2):
-                return meaning
-            if k >= MAX_WIDENED:
-                meaning.near = meaning.candidates = (
-                    None  # few of the nearest pass the filter: reading those that do is exact and quicker
-                )
-                return meaning
-            k *= 4
+        meaning.asked = k
+        meaning.near = self._nearest(question, index, meaning.vector, k, meaning.model, found.state)
+        if meaning.near is None:
+            found.degraded.append(f"vector index: {index.trouble}; searched exactly instead")
+
+    def _takes_near(self, tx: Reader, question: _Question, found: _Found) -> bool:
+        """Add the passages that the index named; False if they are so few that it is to be asked for more."""
+        meaning = found.meaning
+        if meaning.near is None:
+            return True
+        owners = {chunk: c.id for c in found.candidates.values() for chunk in c.chunks}
+        unknown = [id for id, _ in meaning.near if id not in owners]
+        new = _candidates(tx, question, chunks=unknown, model=meaning.model) if unknown else {}
+        owners |= {chunk: c.id for c in new.values() for chunk in c.chunks}
+        pool = question.pool(sum(found.searched.values()))
+        # A long text has many chunks near each other: k chunks may be of a few passages only.
+        if len(meaning.near) >= meaning.asked and len({owners[id] for id, _ in meaning.near if id in owners}) < (
+            pool if found.filtered else pool // 2
+        ):
+            if meaning.asked < MAX_WIDENED:
+                return False
+            meaning.near = None  # few of the nearest pass the filter: reading those that do is exact and quicker
+            return True
+        found.candidates |= new
+        return True
 
     def _nearest(
         self, question: _Question, index: Indexes, vector: Vector, k: int, model: int, state: vectors.IndexState
@@ -275,11 +282,10 @@ class Recalling(Part):
         meaning, candidates = found.meaning, found.candidates
         cosines: dict[int, tuple[list[float], Vector]] = {}
         if meaning.vector is not None and meaning.model is not None:
+            known = {chunk for c in candidates.values() for chunk in c.chunks}
             exact = self._exact(tx, question, found, meaning.vector, meaning.model)
-            known, near = meaning.candidates or {}, [] if meaning.candidates is not None else meaning.near or []
-            candidates |= known
-            if chunks := [id for id, _ in (*exact, *near)]:
-                candidates |= _candidates(tx, question, chunks=chunks, model=meaning.model)
+            if unknown := [id for id, _ in exact if id not in known]:
+                candidates |= _candidates(tx, question, chunks=unknown, model=meaning.model)
             cosines = passages.cosines(candidates.values(), meaning.vector)
             self._compare(tx, question.spaces, meaning.vector, found)
         embedder = self._core.indexer.embedder
@@ -314,7 +320,7 @@ class Recalling(Part):
         sample = np.vstack(drawn) if len(drawn) > 1 else drawn[0]
         found.channels.append("vectors")
         cosines = sample @ vector
-        found.floor, found.home = float(cosines.min()), float(np.quantile(cosines, 0.9))
+        found.floor, found.home = float(cosines.min()), _ninth_tenth(cosines)
         embedder = self._core.indexer.embedder
         if len(sample) < self._core.samples.SIZE and embedder is not None:
             # Too few to hold something unrelated: a lone memory would be its own floor.
@@ -341,12 +347,16 @@ class Recalling(Part):
         generation = found.state.generation
         pool = question.pool(sum(found.searched.values()))
         parts: list[tuple[int, float]] = []
-        below = None if found.meaning.near is None else generation
-        rebuilding = below is not None and any(vectors.rebuilding(tx, space, generation) for space in question.spaces)
+        below, spaces, rebuilding = None, question.spaces, False
+        if found.meaning.near is not None:
+            below = generation
+            lacked = {space: vectors.newest_lacked(tx, space, generation) for space in spaces}
+            spaces = tuple(space for space in spaces if lacked[space] is not None)
+            rebuilding = any(lacked.values())
         if rebuilding:
             found.degraded.append("vector index: being rebuilt; what it lacks was searched exactly")
         k = pool * (OVERFETCH if rebuilding and found.filtered else 1)
-        for space in question.spaces:
+        for space in spaces:
             if rebuilding:
                 parts += self._core.tails.search(tx, space, generation, vector, k, model=model)
             else:
@@ -378,20 +388,34 @@ class Recalling(Part):
         )
 
 
+def _ninth_tenth(values: Vector) -> float:
+    """Return the 90th percentile. Of a few values numpy's own takes twenty times as long."""
+    ordered, at = np.sort(values).tolist(), 0.9 * (len(values) - 1)
+    low = int(at)
+    return ordered[low] + (at - low) * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
+
+
 def _best(scored: list[tuple[int, float]], k: int) -> list[tuple[int, float]]:
     return sorted(scored, key=lambda pair: -pair[1])[:k]
 
 
-def _in_reach(tx: Reader, question: _Question) -> tuple[dict[str, int], bool]:
-    """Return how many passages are in reach, by type, and whether that leaves out some of what is stored."""
+def _survey(tx: Reader, question: _Question) -> tuple[dict[str, int], bool, int, list[str]]:
+    """Return how many passages are in reach, by type, whether that leaves out some of what is stored, how many chunks
+    wait for their vectors, and who spoke.
+    """
     stored, reach = Counter[str](), question.reach
     counted = question.narrowed or reach.former  # what is superseded is in no running count
+    pending, authors = 0, list[str]()
     for space in question.spaces:
-        stored.update(passages.count(tx, space, reach, filtered=counted))
+        there = passages.survey(tx, space, reach, filtered=counted)
+        stored.update(there.passages)
+        pending += there.pending
+        if space == question.namespace:
+            authors = there.authors
     searched = {type: stored[type] for type in reach.types}
     if counted:
-        return searched, question.narrowed or len(reach.types) < len(NAMES)
-    return searched, sum(searched.values()) < stored.total()
+        return searched, question.narrowed or len(reach.types) < len(NAMES), pending, authors
+    return searched, sum(searched.values()) < stored.total(), pending, authors
 
 
 def _by_words(tx: Reader, question: _Question, pool: int, most: int | None) -> list[tuple[int, float]]:
@@ -423,23 +447,6 @@ def _why_nothing(tx: Reader, spaces: Sequence[str]) -> str | None:
     """Return why no recall could find anything; None if one could."""
     reasons = [passages.why_nothing(tx, space) for space in spaces]
     return None if None in reasons else reasons[0]
-
-
-def _salvaged_hit(score: float, text: salvage.Text) -> Hit:
-    return Hit(
-        type=text.type,
-        id=text.id,
-        content=text.content,
-        score=round(score, 4),
-        at=times.show(text.at),
-        source=text.source,
-        author=text.author,
-        key=text.key,
-        kind=text.kind,
-        tags=text.tags,
-        thread=text.thread,
-        path=text.path,
-    )
 
 
 def _allowed(caller: Principal, reach: passages.Reach) -> tuple[passages.Reach, list[str]]:
@@ -524,7 +531,9 @@ def _load(
     turns = episodes.load(tx, namespace, [row.seq for row in rows.values() if row.type == "turn"])
     placed = _explained(ranked, found) if explain else {}
     pairs = ((r, rows.get(r.id)) for r in ranked)
-    hits = (_hit(row, known.get(row.subject), turns.get(row.seq), r, placed.get(r.id)) for r, row in pairs if row)
+    hits = (
+        hits_of.hit_of(row, known.get(row.subject), turns.get(row.seq), r, placed.get(r.id)) for r, row in pairs if row
+    )
     return [hit for hit in hits if hit is not None]
 
 
@@ -558,94 +567,3 @@ def _reading(question: _Question, found: _Found) -> Reading:
         role=ranking.meant_role(question.text),
         floor=round(found.floor, 4) if found.floor is not None else None,
     )
-
-
-def _hit(
-    row: passages.Found,
-    known: tuple[memories.Statement, str | None] | None,
-    turn: Episode | None,
-    r: ranking.Ranked,
-    parts: Mapping[str, float] | None,
-) -> Hit | None:
-    score, at = round(r.score, 4), times.show(row.at)
-    if row.type == "memory":
-        if known is None:
-            return None
-        memory, collection = known
-        return Hit(
-            type="memory",
-            id=memory.id,
-            content=memory.content,
-            score=score,
-            at=at,
-            source=memory.source,
-            key=memory.key,
-            kind=memory.kind,
-            tags=memory.tags,
-            thread=memory.thread,
-            metadata=memory.metadata,
-            episode=row.seq,
-            superseded_by=memory.superseded_by,
-            explain=parts,
-            collection=collection,
-            agent=memory.agent if collection is not None else None,
-        )
-    if row.type == "turn":
-        if turn is None:
-            return None
-        return Hit(
-            type="turn",
-            id=f"turn_{row.seq}",
-            content=turn.content or "",
-            score=score,
-            at=at,
-            source=SOURCE_OF_ROLE.get(turn.role or ""),
-            author=turn.name or turn.role,
-            thread=turn.thread,
-            episode=row.seq,
-            explain=parts,
-        )
-    return Hit(
-        type="file",
-        id=f"file_{row.id}",
-        content=row.text or "",
-        score=score,
-        at=at,
-        path=row.subject,
-        version=row.version,
-        lines=(row.first_line, row.last_line) if row.first_line and row.last_line else None,
-        place=row.place,
-        episode=row.seq,
-        explain=parts,
-    )
-
-
-def _within(hits: Sequence[Hit], max_chars: int, terms: Sequence[Term]) -> list[Hit]:
-    """Return the first hits that fit. Before one is left out, long ones give up all but the part that answers.
-
-    The last gives up first. A first one that is too long alone is cut to what there is room for.
-    """
-    fitted = list(hits)
-    excess = sum(len(hit.content) + HIT_FRAME for hit in hits) - max_chars
-    for n in range(len(fitted) - 1, -1, -1):
-        if excess <= 0:
-            break
-        if len(fitted[n].content) > EXCERPT:
-            # The first keeps what is left over.
-            room = EXCERPT if n else max(EXCERPT, len(fitted[0].content) - excess)
-            shorter = _shorter(fitted[n], min(room, max_chars - HIT_FRAME), terms)
-            excess -= len(fitted[n].content) - len(shorter.content)
-            fitted[n] = shorter
-    kept: list[Hit] = []
-    room = max_chars
-    for hit in fitted:
-        room -= len(hit.content) + HIT_FRAME
-        if room < 0 and kept:
-            break
-        kept.append(hit if room >= 0 else _shorter(hit, max_chars - HIT_FRAME, terms))
-    return kept
-
-
-def _shorter(hit: Hit, room: int, terms: Sequence[Term]) -> Hit:
-    content, part = excerpt(hit.content, hit.part, terms, room)
-    return replace(hit, content=content, part=part)

@@ -231,7 +231,7 @@ class Upkeep(Tidying):
             "pending index": lambda tx: vectors.count_not_indexed(
                 tx, state.in_force, min_chunks=index.min_chunks, always=own
             ),
-            "rebuilding": lambda tx: vectors.rebuilding(tx, namespace, state.generation),
+            "rebuilding": lambda tx: bool(vectors.newest_lacked(tx, namespace, state.generation)),
         }
 
     def reindex(

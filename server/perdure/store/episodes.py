@@ -93,6 +93,8 @@ def last_turns(tx: Session, namespace: str, thread: str, count: int) -> list[Epi
 
 def load(reader: Reader, namespace: str, numbers: Sequence[int]) -> dict[int, Episode]:
     """Return the episodes with these sequence numbers that belong to the namespace."""
+    if not numbers:
+        return {}
     rows = reader.execute(
         "SELECT seq, at, kind, agent, role, name, content, subject, thread FROM episode"
         " WHERE seq IN (SELECT value AS number FROM json_each(?)) AND +namespace = ?",

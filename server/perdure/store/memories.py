@@ -143,6 +143,8 @@ class Statement:
 
 def load(reader: Reader, namespace: str, ids: Sequence[str]) -> dict[str, Statement]:
     """Return those of the memories that belong to the namespace and are not forgotten."""
+    if not ids:
+        return {}
     rows = reader.execute(
         "SELECT id, content, key, kind, tags, metadata, thread, source, superseded_by, agent FROM memory"
         " WHERE id IN (SELECT value FROM json_each(?)) AND +namespace = ? AND forgotten_at IS NULL",

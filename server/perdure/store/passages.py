@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from sqlalchemy import insert
@@ -217,20 +217,53 @@ def _remove(reader: Reader, passages: Sequence[int]) -> None:
         reader.execute(statement, (ids,))
 
 
-def count(reader: Reader, namespace: str, reach: Reach, *, filtered: bool) -> dict[str, int]:
-    """Return how many passages are in reach, by type. Without filters the triggers have counted already."""
-    if filtered:
-        where, values = reach.sql(namespace)
-        return dict(reader.execute(f"SELECT p.type, count(*) FROM passage p WHERE {where} GROUP BY p.type", values))
+_COUNTED = """
+SELECT 'passages', type, passages FROM in_reach WHERE namespace = :namespace UNION ALL
+SELECT 'passages', type, -count(*) FROM passage INDEXED BY passage_expiring
+WHERE namespace = :namespace AND expires_at <= :now AND hidden = 0 AND superseded_at IS NULL GROUP BY type
+"""
+_PENDING_AND_AUTHORS = f"""
+SELECT 'pending', '', count(*) FROM chunk
+WHERE embedding IS NULL AND deleted = 0 AND model = {IN_FORCE} AND +namespace = :namespace
+UNION ALL SELECT 'author', name, 0 FROM author WHERE namespace = :namespace
+"""
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a namespace holds: passages in reach by type, chunks without a vector by the model in force, who spoke."""
+
+    passages: Counter[str] = field(default_factory=Counter[str])
+    pending: int = 0
+    authors: list[str] = field(default_factory=list[str])
+
+
+def count(reader: Reader, namespace: str, reach: Reach) -> dict[str, int]:
+    """Return how many passages there are in the widest reach, by type: the triggers have counted already."""
     counts = Counter[str]()
-    for type, count in reader.execute(
-        "SELECT type, passages FROM in_reach WHERE namespace = :namespace UNION ALL"
-        " SELECT type, -count(*) FROM passage INDEXED BY passage_expiring WHERE namespace = :namespace"
-        " AND expires_at <= :now AND hidden = 0 AND superseded_at IS NULL GROUP BY type",
-        {"namespace": namespace, "now": reach.now},
-    ):
+    for _, type, count in reader.execute(_COUNTED, {"namespace": namespace, "now": reach.now}):
         counts[type] += count
     return counts
+
+
+def survey(reader: Reader, namespace: str, reach: Reach, *, filtered: bool) -> Survey:
+    """Return what a question has to know of a namespace, in one round trip; `filtered` says that the reach is no
+    common one, of which the triggers have counted the passages already.
+    """
+    counted, values = _COUNTED, dict[str, object](namespace=namespace, now=reach.now)
+    if filtered:
+        where, values = reach.sql(namespace)
+        counted = f"SELECT 'passages', p.type, count(*) FROM passage p WHERE {where} GROUP BY p.type"
+    found = Survey()
+    for what, name, count in reader.execute(f"{counted} UNION ALL {_PENDING_AND_AUTHORS}", values):
+        match what:
+            case "passages":
+                found.passages[name] += count
+            case "pending":
+                found.pending = count
+            case _:
+                found.authors.append(name)
+    return found
 
 
 TOTALS = {
@@ -335,12 +368,12 @@ def search_exact(
     return list(best.values())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: to make the hundred of a question would take four times as long
 class Candidate:
     """A passage in reach that words or vectors brought up, with what ranking needs to know of it.
 
-    `text` is None for a long one; `moment` sorts in order of time and then of telling; `embeddings` are those of its
-    chunks in order, empty while pending.
+    `text` is None for a long one; `moment` sorts in order of time and then of telling; `chunks` are its pieces in
+    order, `embeddings` those of them that are not pending.
     """
 
     id: int
@@ -352,24 +385,24 @@ class Candidate:
     key: str | None
     until: str | None
     text: str | None
+    chunks: list[int]
     embeddings: list[bytes]
 
 
 CANDIDATES = """
-WITH wanted (id) AS (
-    SELECT value AS number FROM json_each(:passages)
-    UNION SELECT passage_id FROM chunk WHERE id IN (SELECT value AS number FROM json_each(:chunks))
-)
 SELECT p.id, p.type, p.thread, p.author, p.words, p.at || printf('#%019d', p.seq), p.key, p.superseded_at,
        CASE WHEN p.words > :long THEN NULL WHEN p.type = 'memory' THEN m.content
             WHEN p.type = 'turn' THEN e.content ELSE p.text END,
-       c.embedding
-FROM wanted w JOIN passage p ON p.id = w.id
+       c.id, c.embedding
+FROM {those}
 LEFT JOIN memory m ON p.type = 'memory' AND m.id = p.subject
 LEFT JOIN episode e ON p.type = 'turn' AND e.seq = p.seq
 LEFT JOIN chunk c ON c.passage_id = p.id AND c.model = :model
 WHERE {where}
 ORDER BY c.id NULLS FIRST
+"""
+OWNERS = """
+WITH wanted (id) AS (SELECT DISTINCT passage_id FROM chunk WHERE id IN (SELECT value AS number FROM json_each(:ids)))
 """
 
 
@@ -379,22 +412,31 @@ def candidates(
     reach: Reach,
     *,
     passages: Iterable[int] = (),
-    chunks: Iterable[int] = (),
+    chunks: Sequence[int] = (),
     model: int | None = None,
     long: int = 0,
 ) -> dict[int, Candidate]:
-    """Return the passages that are named, or own one of the chunks, and are in reach now.
+    """Return the passages that are named, or instead those that own one of the chunks, if they are in reach now.
 
     This is SQL's last word on what an index found. The embeddings are those that `model` made; the texts are those of
     up to `long` words.
     """
     where, values = reach.sql(namespace, by_id=True)
-    values |= {"passages": json.dumps(list(passages)), "chunks": json.dumps(list(chunks)), "model": model, "long": long}
+    values |= {"ids": json.dumps(list(chunks or passages)), "model": model, "long": long}
+    if chunks:
+        statement = OWNERS + CANDIDATES.format(those="wanted w JOIN passage p ON p.id = w.id", where=where)
+    else:
+        named = "p.id IN (SELECT value AS number FROM json_each(:ids))"
+        statement = CANDIDATES.format(those="passage p", where=f"{named} AND {where}")
     found: dict[int, Candidate] = {}
-    for id, type, thread, author, words, moment, key, until, content, embedding in reader.execute(
-        CANDIDATES.format(where=where), values
+    for id, type, thread, author, words, moment, key, until, content, chunk, embedding in reader.execute(
+        statement, values
     ):
-        candidate = found.setdefault(id, Candidate(id, type, thread, author, words, moment, key, until, content, []))
+        if (candidate := found.get(id)) is None:
+            candidate = Candidate(id, type, thread, author, words, moment, key, until, content, [], [])
+            found[id] = candidate
+        if chunk is not None:
+            candidate.chunks.append(chunk)
         if embedding is not None:
             candidate.embeddings.append(embedding)
     return found
@@ -442,11 +484,6 @@ def sample(reader: Reader, namespace: str, n: int, *, model: int) -> Matrix | No
     return matrix([row[0] for row in rows])
 
 
-def authors(reader: Reader, namespace: str) -> list[str]:
-    """Return the names of everybody who spoke."""
-    return [row[0] for row in reader.execute("SELECT name FROM author WHERE namespace = ?", (namespace,))]
-
-
 def note_authors(tx: Session, namespace: str, names: Iterable[str]) -> None:
     reader_of(tx).executemany(
         "INSERT INTO author (namespace, name) VALUES (?, ?) ON CONFLICT DO NOTHING",
@@ -472,6 +509,8 @@ class Found:
 
 def load(reader: Reader, namespace: str, ids: Sequence[int]) -> dict[int, Found]:
     """Return the passages that belong to the namespace."""
+    if not ids:
+        return {}
     rows = reader.execute(
         "SELECT id, type, subject, seq, at, version, first_line, last_line, text, place FROM passage"
         " WHERE id IN (SELECT value AS number FROM json_each(?)) AND +namespace = ?",

@@ -600,12 +600,13 @@ def not_held(reader: Reader, namespace: str, generation: int, *, model: int) -> 
     return [row[0] for row in rows], matrix([row[1] for row in rows])
 
 
-def rebuilding(reader: Reader, namespace: str, generation: int) -> bool:
-    """Return whether chunks that an older generation held are not in this one yet, of the model in force."""
-    statement = (
-        f"SELECT 1 FROM chunk WHERE model = {IN_FORCE} AND namespace = ? AND generation > 0 AND generation < ? LIMIT 1"
-    )
-    return reader.execute(statement, (namespace, generation)).fetchone() is not None
+def newest_lacked(reader: Reader, namespace: str, generation: int) -> int | None:
+    """Return the newest generation below this one of a chunk of the model in force, None if this one has them all.
+
+    Above 0 an older generation held some that are not in this one yet.
+    """
+    statement = f"SELECT max(generation) FROM chunk WHERE model = {IN_FORCE} AND namespace = ? AND generation < ?"
+    return reader.execute(statement, (namespace, generation)).fetchone()[0]
 
 
 def indexed(reader: Reader, model: Model) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, LiteralString, cast
+from collections.abc import Iterable, Iterator
+from typing import Any, LiteralString, Self, cast
 
 import psycopg
 from psycopg.abc import Buffer
-from psycopg.adapt import Loader
+from psycopg.types.numeric import NumericBinaryLoader
 
 from perdure.store.port import Rows, Values
 from perdure.store.postgres.spelling import spelled
@@ -20,7 +20,8 @@ class PostgresReader:
         self.driver = driver
 
     def execute(self, sql: str, parameters: Values = (), /) -> Rows:
-        return self.driver.execute(_literal(sql), parameters)
+        # As text a vector would be spelled out by the server, sent twice as long, and read again here.
+        return self.driver.execute(_literal(sql), parameters, binary=True)
 
     def script(self, sql: str) -> None:
         """Run several statements in one round trip, in the words of Postgres."""
@@ -32,12 +33,23 @@ class PostgresReader:
         return cursor
 
 
-class Number(Loader):
+class Cursor(psycopg.Cursor[tuple[Any, ...]]):
+    """Gives its rows a thousand at a time: one by one each costs as much again as what it holds."""
+
+    def __iter__(self) -> Self:
+        return cast("Self", self._each())  # psycopg wants itself there, and whoever reads rows only iterates
+
+    def _each(self) -> Iterator[tuple[Any, ...]]:
+        while rows := self.fetchmany(1_000):
+            yield from rows
+
+
+class Number(NumericBinaryLoader):
     """What Postgres calls numeric, like each sum of whole numbers, as the number that SQLite gives."""
 
-    def load(self, data: Buffer) -> int | float:
-        text = bytes(data)
-        return int(text) if text.removeprefix(b"-").isdigit() else float(text)
+    def load(self, data: Buffer) -> int | float:  # type: ignore[override]  # as SQLite has no decimals
+        number = super().load(data)
+        return int(number) if number.as_tuple().exponent == 0 else float(number)
 
 
 def _literal(sql: str) -> LiteralString:

@@ -29,6 +29,10 @@ FROM word_scores(:namespace, CAST(:asked AS tsquery), CAST(:words AS text[]), CA
 LEFT JOIN passage p ON p.id = s.id AND {where}
 ORDER BY s.score DESC, s.id
 """
+IN_ALL = """
+SELECT term, passages, 0 FROM word WHERE namespace = :namespace AND term IN (SELECT value FROM json_each(:words))
+UNION ALL SELECT NULL, passages, words FROM words_in_all WHERE namespace = :namespace AND passages > 0
+"""
 LEAST_IDF = 1e-6  # as FTS5 rates a word that more than half of all have
 
 
@@ -91,9 +95,8 @@ def search(
 
     Without k all.
     """
-    passages, mean = _in_all(reader, namespace)
     forms = {term: _forms(*term.forms) for term in terms}
-    having = _having(reader, namespace, [form for each in forms.values() for form in each])
+    passages, mean, having = _having(reader, namespace, [form for each in forms.values() for form in each])
     counts = _counts_of(forms, having)
     asked = list(terms) if most is None else _rarer(counts, most)
     mark = _mark(namespace)
@@ -145,23 +148,22 @@ def has_term(reader: Reader, id: int, term: Term) -> bool:
     return bool(query) and reader.execute(statement, (id, query)).fetchone() is not None
 
 
-def _in_all(reader: Reader, namespace: str) -> tuple[int, float]:
-    """Return how many passages have words, and how many words one has on average."""
-    statement = "SELECT passages, words FROM words_in_all WHERE namespace = ? AND passages > 0"
-    row = reader.execute(statement, (namespace,)).fetchone()
-    return (row[0], max(1.0, row[1] / row[0])) if row else (0, 1.0)
-
-
 def _forms(*spellings: str) -> list[_Form]:
     found = ((tuple(_words_of(each.removesuffix("*"))), each.endswith("*")) for each in spellings)
     return [_Form(words, goes_on) for words, goes_on in found if words]
 
 
-def _having(reader: Reader, namespace: str, forms: Iterable[_Form]) -> dict[str, int]:
-    """Return how many passages have each word of the forms; of one that goes on, each that it may be."""
+def _having(reader: Reader, namespace: str, forms: Iterable[_Form]) -> tuple[int, float, dict[str, int]]:
+    """Return how many passages have words, and how many words one has on average; and how many passages have each word
+    of the forms, of one that goes on each that it may be.
+    """
     words = dict.fromkeys(word for form in forms for word in form.words)
-    statement = "SELECT term, passages FROM word WHERE namespace = ? AND term IN (SELECT value FROM json_each(?))"
-    having: dict[str, int] = dict(reader.execute(statement, (namespace, json.dumps(list(words)))))
+    passages, mean, having = 0, 1.0, dict[str, int]()
+    for term, count, in_all in reader.execute(IN_ALL, {"namespace": namespace, "words": json.dumps(list(words))}):
+        if term is None:
+            passages, mean = count, max(1.0, in_all / count)
+        else:
+            having[term] = count
     for form in {form for form in forms if form.goes_on}:
         begin = form.words[-1]
         having |= dict(
@@ -171,7 +173,7 @@ def _having(reader: Reader, namespace: str, forms: Iterable[_Form]) -> dict[str,
                 (namespace, begin, begin + "\U0010ffff"),
             )
         )
-    return having
+    return passages, mean, having
 
 
 def _rated(form: _Form, having: Mapping[str, int]) -> list[str]:
