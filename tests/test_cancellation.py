@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,11 @@ from typing import TypeVar
 
 import pytest
 
-from conftest import DEADLINE_S, META, MODERN, HttpServer, Json, StartHttp, StartStdio, StdioClient
+from conftest import DEADLINE_S, META, MODERN, HttpServer, Json, StartHttp, StartStdio, StdioClient, another_writes
 from embedding_endpoint import EmbeddingEndpoint
 
 SEED = 20261130
+CALLS_AT_ONCE = 16  # of writes; further ones wait for their turn
 MOST_S = 0.012  # in which most calls are under way
 T = TypeVar("T")
 Call = tuple[str, Json]
@@ -192,6 +194,36 @@ def answer(connection: http.client.HTTPConnection) -> Json:
     result: Json = json.loads(data[-1] if data else text)["result"]
     assert not result["isError"], result
     return result["structuredContent"]
+
+
+def under_way(server: HttpServer) -> int:
+    """Return how many requests a server has not answered yet, this one aside."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    connection.request("GET", "/metrics")
+    found = re.search(r"^perdure_http_requests_in_progress (\d+)", connection.getresponse().read().decode(), re.M)
+    connection.close()
+    assert found
+    return int(found[1]) - 1
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_a_write_that_waits_for_its_turn_never_begins_once_its_client_has_hung_up(
+    http_server: HttpServer, data_dir: Path, era: str
+) -> None:
+    http_server.call("remember", content="The store is open")
+    with another_writes(data_dir):
+        first = [post(http_server, "remember", {"content": f"memory {n}"}, era=era) for n in range(CALLS_AT_ONCE)]
+        until(lambda: under_way(http_server), lambda n: n == CALLS_AT_ONCE)
+        last = post(http_server, "remember", {"content": "Whoever said this is gone"}, era=era)
+        until(lambda: under_way(http_server), lambda n: n == CALLS_AT_ONCE + 1)
+        last.close()
+        until(lambda: under_way(http_server), lambda n: n <= CALLS_AT_ONCE)
+    for connection in first:
+        connection.getresponse().read()
+        connection.close()
+    http_server.call("remember", content="One more")
+    told = http_server.call("list_history", kinds=["remember"])["structuredContent"]["episodes"]
+    assert "One more" in (texts := [each["content"] for each in told]) and "Whoever said this is gone" not in texts
 
 
 @pytest.mark.torture
