@@ -320,7 +320,7 @@ class Recalling(Part):
         sample = np.vstack(drawn) if len(drawn) > 1 else drawn[0]
         found.channels.append("vectors")
         cosines = sample @ vector
-        found.floor, found.home = float(cosines.min()), _ninth_tenth(cosines)
+        found.floor, found.home = float(cosines.min()), float(np.quantile(cosines, 0.9))
         embedder = self._core.indexer.embedder
         if len(sample) < self._core.samples.SIZE and embedder is not None:
             # Too few to hold something unrelated: a lone memory would be its own floor.
@@ -386,13 +386,6 @@ class Recalling(Part):
             next_cursor=mark.after(len(shown)) if more and mark else None,
             mark=mark,
         )
-
-
-def _ninth_tenth(values: Vector) -> float:
-    """Return the 90th percentile. Of a few values numpy's own takes twenty times as long."""
-    ordered, at = np.sort(values).tolist(), 0.9 * (len(values) - 1)
-    low = int(at)
-    return ordered[low] + (at - low) * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
 
 
 def _best(scored: list[tuple[int, float]], k: int) -> list[tuple[int, float]]:
