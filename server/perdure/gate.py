@@ -78,7 +78,8 @@ class Gate:
             proved, refused = await self._prove(request)
         if proved is not None and refused is None:
             refused, receive = await self._check(request, proved)
-        if refused is not None or receive is request.receive:
+        # What answers in streams looks itself whether the client is there; and the call that opens a session outlives it.
+        if refused is not None or receive is request.receive or self._streams:
             await (refused or self._app)(scope, receive, send)
             return
         async with anyio.create_task_group() as tasks:

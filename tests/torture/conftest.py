@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     at once."""
     longest = [item for item in items if item.get_closest_marker("long")]
     others = [item for item in items if item not in longest]
-    items[:] = [item for pair in zip(longest, others, strict=False) for item in pair] + others[len(longest) :]
+    items[:] = [item for pair in itertools.zip_longest(longest, others) for item in pair if item is not None]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
