@@ -78,7 +78,7 @@ class Gate:
             proved, refused = await self._prove(request)
         if proved is not None and refused is None:
             refused, receive = await self._check(request, proved)
-        # What answers in streams looks itself whether the client is there; and the call that opens a session outlives it.
+        # What answers in streams looks itself whether its client is there, and what opens a session outlives that.
         if refused is not None or receive is request.receive or self._streams:
             await (refused or self._app)(scope, receive, send)
             return
