@@ -117,9 +117,9 @@ def cancel(client: StdioClient, id: str) -> None:
 
 def warm(client: StdioClient) -> None:
     """Have as many calls under way as there can be, so that what they need is there before it is counted."""
-    for n in range(40):
+    for n in range(160):
         begin(client, f"warm{n}", *write(n, "warm"))
-    for n in range(40):
+    for n in range(160):
         client.reply(f"warm{n}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -48,6 +49,15 @@ def test_b106_replacing_a_file_keeps_the_former_version(client: StdioClient) -> 
     assert refused["isError"]
     assert "version 2" in refused["content"][0]["text"]
     assert read(client, "log/day.md")[0] == "evening\n"
+
+
+def test_a_data_directory_that_is_gone_is_not_made_anew_for_files(client: StdioClient, data_dir: Path) -> None:
+    client.call("remember", content="The store is open")
+    shutil.rmtree(data_dir)
+    for tool, arguments in (("list_files", {}), ("read_file", {"path": "a.md"}), ("write_file", {"path": "a.md"})):
+        refused = client.call(tool, **arguments, **({"content": "x"} if tool == "write_file" else {}))
+        assert refused["isError"] and "gone" in refused["content"][0]["text"], refused
+    assert not (data_dir / "workspace").exists()
 
 
 def test_a_stale_expected_version_is_refused_with_the_present_one(client: StdioClient) -> None:

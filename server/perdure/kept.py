@@ -28,6 +28,7 @@ from perdure.tree import no_file, not_kept, not_plain
 from perdure.types import PrunedVersion
 
 STAGED_MAX_AGE_S = 3600
+GONE = "The workspace is gone from disk. Ask the operator to restart the server."
 GUARDED = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe without a writer must not hang us
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -294,9 +295,14 @@ def sweep(folder: int, name: bytes) -> None:
 
 
 def make_root(root: Path) -> None:
-    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
-    for folder in reversed(missing):
-        parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Make it and the folder it is in, but no data directory, which may have been unmounted. Raises Unavailable."""
+    for folder in (root.parent, root):
+        if folder.exists():
+            continue
+        try:
+            parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError as exc:
+            raise Unavailable(GONE) from exc
         try:
             make_folder(parent, os.fsencode(folder.name))
         finally:

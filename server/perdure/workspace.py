@@ -19,7 +19,7 @@ from typing import Literal
 
 from perdure.disk import sync
 from perdure.errors import Conflict, NotFound, PerdureError, Refused, Unavailable
-from perdure.kept import KeptVersions, explained, lstat, make_folder, names_of, read_all, staged_in, sweep
+from perdure.kept import GONE, KeptVersions, explained, lstat, make_folder, names_of, read_all, staged_in, sweep
 from perdure.paths import STAGED, has_room, is_simple, normalize, shown
 from perdure.store.port import Reader, T
 from perdure.tree import (
@@ -33,8 +33,6 @@ from perdure.tree import (
     check_readable,
     check_writable,
 )
-
-GONE = "The workspace is gone from disk. Ask the operator to restart the server."
 
 
 class DirectoryWorkspace(KeptVersions):

@@ -54,6 +54,8 @@ class ContextWork:
         # Read after they were: a settings file that changes meanwhile makes another digest.
         if not _are_same(told):
             raise Unavailable("The settings have changed.")
+        if not Path(told.folder).is_dir():  # which opening the service might make anew
+            raise Unavailable("The data directory is gone.")
         self._caller: Principal = local_principal(settings)
         self._service: Service = self._open.enter_context(open_service(settings))
         self._service.get_context(self._caller, "warm")  # the model starts with the first question
