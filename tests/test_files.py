@@ -51,6 +51,26 @@ def test_b106_replacing_a_file_keeps_the_former_version(client: StdioClient) -> 
     assert read(client, "log/day.md")[0] == "evening\n"
 
 
+@pytest.mark.directory("changes a file in the folder")
+@pytest.mark.parametrize("path", ["plan.md", "plan.cfg"])  # one that recall searches, and one that nobody looks at
+def test_a_person_who_changes_a_file_twice_is_not_overwritten_by_who_saw_it_once(
+    client: StdioClient, files: Path, path: str
+) -> None:
+    write(client, path, "by the agent")
+    (files / path).write_text("by a person")
+    text, note = read(client, path)
+    assert text == "by a person" and "version 2" in note
+    (files / path).write_text("by a person, and once more")
+
+    refused = client.call("write_file", path=path, content="late", expected_version=2)
+
+    assert refused["isError"] and "and once more" in refused["content"][0]["text"], refused
+    assert read(client, path)[0] == "by a person, and once more"
+    version = int(re.findall(r"version (\d+)", read(client, path)[1])[0])
+    assert write(client, path, "seen", expected_version=version)["version"] == version + 1
+    assert read(client, path, version=version)[0] == "by a person, and once more"
+
+
 def test_a_data_directory_that_is_gone_is_not_made_anew_for_files(client: StdioClient, data_dir: Path) -> None:
     client.call("remember", content="The store is open")
     shutil.rmtree(data_dir)

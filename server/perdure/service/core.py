@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,7 @@ class Core:
     file_quotas: FileQuotas
     settling: Settling
     foreground: Foreground
+    shown: Shown = field(default_factory=lambda: Shown())
     samples: Samples = field(default_factory=lambda: Samples())
     tails: Tails = field(default_factory=lambda: Tails())
     pace: Pace = field(default_factory=lambda: Pace())
@@ -86,6 +88,31 @@ class Core:
     def shows(self, space: str, path: str) -> bool:
         """Say whether a file of a namespace or a volume is for anybody: not hidden by the settings or by a volume."""
         return not (self.hides(path) or self.volumes.cover(space, path))
+
+
+class Shown:
+    """What was shown of files that somebody changed outside before that was noted: which bytes had the new number.
+
+    Until it is noted they may change once more and keep it.
+    """
+
+    MOST = 1_000  # files
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._digests: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def note(self, space: str, path: str, sha256: str) -> None:
+        with self._lock:
+            self._digests[space, path] = sha256
+            self._digests.move_to_end((space, path))
+            if len(self._digests) > self.MOST:
+                self._digests.popitem(last=False)
+
+    def has(self, space: str, path: str, sha256: str) -> bool:
+        """Say whether these bytes were what was shown last; not if that was by another process."""
+        with self._lock:
+            return self._digests.get((space, path)) == sha256
 
 
 class Samples:

@@ -71,6 +71,8 @@ class FileReading(FileListing):
             raise NotFound(f"{path} has no version {shown}; the present one is {present.version}.")
         if not former and present.on_disk is None:
             raise missing(path, present)
+        if present.external and not former:
+            self._core.shown.note(owner.namespace, path, present.sha256)
         if digest is not None:
             data = self._version(owner.namespace, path, shown, digest)
         with workspace.open(path) if data is None else nullcontext(io.BytesIO(data)) as file:

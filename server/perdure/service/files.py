@@ -121,7 +121,7 @@ class Files(FileReading):
         if dry_run:
             with self._core.database.read(owner.namespace) as tx:
                 present = self._present_at(tx, owner.namespace, path)
-            self._expect(owner, workspace, path, present, expected_version)
+            self._expect(owner, workspace, path, present, expected_version, dry_run=True)
             return self._edited(owner.namespace, path, present, edits, dry_run=True)[0]
         self._core.database.check_writable()
         with self._core.foreground.under_way(), self._core.files_lock.held():
@@ -237,19 +237,44 @@ class Files(FileReading):
             self._note_placed(workspace, namespace, path)
 
     def _expect(
-        self, owner: Principal, workspace: Workspace, path: str, present: Present, expected_version: int | None
+        self,
+        owner: Principal,
+        workspace: Workspace,
+        path: str,
+        present: Present,
+        expected_version: int | None,
+        *,
+        dry_run: bool = False,
     ) -> None:
-        version = present.version if present.is_there else 0
-        if expected_version is None or expected_version == version:
+        """Raise Conflict unless what stands there is what had this version when it was shown."""
+        version, space = present.version if present.is_there else 0, owner.namespace
+        if expected_version is None:
             return
-        state = f"is at version {version}" if version else "does not exist"
+        since = expected_version
+        if expected_version == version:
+            if not present.external or self._core.shown.has(space, path, present.sha256):
+                return
+            if not dry_run:
+                self._note_external(owner, workspace, path, present)  # from now on the number is that of these bytes
+            state, since = f"was changed outside, which is version {version} now, and not as it was shown", version - 1
+        else:
+            state = f"is at version {version}" if version else "does not exist"
+            state += f", not at version {expected_version}"
         changes = ""
         if owner.may("files:read"):
-            changes = self._changes_since(workspace, owner.namespace, path, present, expected_version)
-        raise Conflict(
-            f"{path} {state}, not at version {expected_version}. Read it again and decide anew; nothing was written."
-            f"{changes}"
-        )
+            changes = self._changes_since(workspace, space, path, present, since)
+            if changes and present.external:
+                self._core.shown.note(space, path, present.sha256)
+        raise Conflict(f"{path} {state}. Read it again and decide anew; nothing was written.{changes}")
+
+    def _note_external(self, owner: Principal, workspace: Workspace, path: str, present: Present) -> None:
+        """Make what somebody else put there a version, with nothing of ours after it."""
+        if (there := self._keep_external(workspace, path, present)) is None or present.on_disk is None:
+            return
+        with self._changing(owner, (owner.namespace, path)) as tx:
+            _still(tx, workspace, path, present)
+            self._record(tx, owner, path, there, present.version, "external_change")
+            files.note_placed(tx, owner.namespace, path, mtime_us(present.on_disk))
 
     # --- changing it
 
