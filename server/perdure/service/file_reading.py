@@ -28,6 +28,8 @@ from perdure.types import (
     Principal,
 )
 
+CHANGED_OUTSIDE = "Changed outside Perdure since the last version it wrote."
+PUT_OUTSIDE = "Put there outside Perdure, which keeps no version of it yet."
 READ_FRAME = 600  # characters left for the line about the file
 HEAD_BYTES = 8_192  # that tell what a file is
 MAGIC = (
@@ -85,7 +87,7 @@ class FileReading(FileListing):
             lines = read_lines(file, offset=offset, limit=limit, max_chars=MAX_RESULT - READ_FRAME)
         notes = (*lines.notes, *damaged)
         if present.external and not former:
-            notes = (*notes, "Changed outside Perdure since the last version it wrote.")
+            notes = (*notes, CHANGED_OUTSIDE if present.version > 1 else PUT_OUTSIDE)
         return FileText(
             path=path,
             version=shown,
