@@ -463,8 +463,6 @@ class Files(FileReading):
         `sha256` is that of the data, where it is known.
         """
         now = times.now()
-        if kind == "external_change":  # nobody knows who it was
-            caller = replace(caller, agent="")
         seq = _append(tx, caller, kind, path, version, about, now)
         workspace, placed_us = self._core.workspace_of(caller.namespace), 0
         if not workspace.on_disk:
