@@ -25,7 +25,7 @@ from perdure.store import audit
 from perdure.store.port import AUDITED, EVERY, READER, TOKEN, Reader, T
 from perdure.store.postgres import trouble
 from perdure.store.postgres.lease import RowLease
-from perdure.store.postgres.reader import Cursor, Number, PostgresReader
+from perdure.store.postgres.reader import Number, PostgresReader
 from perdure.store.postgres.turns import AdvisoryTurns
 
 Driver = psycopg.Connection[tuple[Any, ...]]  # Any: whatever the columns hold
@@ -384,7 +384,6 @@ def _engine_of(url: str, connections: int) -> Engine:
 def _connect(url: str) -> Driver:
     driver = psycopg.connect(url, autocommit=True, connect_timeout=5, application_name="perdure", options=OPTIONS)
     driver.adapters.register_loader("numeric", Number)
-    driver.cursor_factory = Cursor
     return driver
 
 

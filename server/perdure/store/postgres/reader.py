@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, LiteralString, Self, cast
+from collections.abc import Iterable
+from typing import Any, LiteralString, cast
 
 import psycopg
 from psycopg.abc import Buffer
@@ -31,17 +31,6 @@ class PostgresReader:
         cursor = self.driver.cursor()
         cursor.executemany(_literal(sql), parameters)
         return cursor
-
-
-class Cursor(psycopg.Cursor[tuple[Any, ...]]):
-    """Gives its rows a thousand at a time: one by one each costs as much again as what it holds."""
-
-    def __iter__(self) -> Self:
-        return cast("Self", self._each())  # psycopg wants itself there, and whoever reads rows only iterates
-
-    def _each(self) -> Iterator[tuple[Any, ...]]:
-        while rows := self.fetchmany(1_000):
-            yield from rows
 
 
 class Number(NumericBinaryLoader):
