@@ -197,6 +197,19 @@ def test_what_an_agent_writes_is_the_agents_and_what_a_person_edits_in_user_md_i
     assert "Mallory" not in str(recall(client, "Who gets the invoices, Mallory?")["hits"])
 
 
+def test_notes_that_became_memories_are_not_searched_as_a_text_beside_them(client: StdioClient, shared: Path) -> None:
+    done(client, "write_file", path="memory/pears.md", content="# Pears\n- Pears ripen in May.\n")
+    done(client, "write_file", path="pears.md", content="Pears ripen in May.\n")
+    deadline = time.monotonic() + DEADLINE_S
+    searched: list[str] = []
+    while "pears.md" not in searched:  # texts are cut together, soon after they were written
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+        with store_of(shared) as database:
+            searched = [row[0] for row in database.execute("SELECT subject FROM passage WHERE type = 'file'")]
+    assert searched == ["pears.md"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [

@@ -201,6 +201,7 @@ _ROWS_OF_ALL = (
     ("files", "file", "namespace = :namespace"),
     ("receipts", "idempotency", "namespace = :namespace"),
     ("authors", "author", "namespace = :namespace"),
+    (None, "unsearched", "namespace = :namespace"),
     (None, "file_content", "namespace = :namespace"),
     (None, "rate", "namespace = :namespace"),
     (None, "held", "namespace = :namespace"),
