@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import re
 import shutil
@@ -122,6 +123,19 @@ def test_b135_a_change_from_outside_is_read_kept_and_never_overwritten_unseen(cl
     (files / "a.md").unlink()
     assert client.call("read_file", path="a.md")["isError"]
     assert write(client, "a.md", "back\n")["version"] == 4
+
+
+@pytest.mark.directory("looks into the folder")
+def test_an_edit_that_keeps_size_and_time_is_noticed_too(client: StdioClient, files: Path) -> None:
+    write(client, "same.md", "The heron is in.\n")
+    assert read(client, "same.md")[0] == "The heron is in.\n"
+    was = (files / "same.md").stat()
+    (files / "same.md").write_bytes(b"The otter is in.\n")
+    os.utime(files / "same.md", ns=(was.st_atime_ns, was.st_mtime_ns))  # as `cp -p` and `touch -r` do
+    assert client.call("write_file", path="same.md", content="x", expected_version=1)["isError"]
+    assert read(client, "same.md")[0] == "The otter is in.\n"
+    assert write(client, "same.md", "Both are in.\n", expected_version=2)["version"] == 3
+    assert read(client, "same.md", version=2)[0] == "The otter is in.\n"
 
 
 @pytest.mark.directory("looks into the folder")

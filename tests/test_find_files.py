@@ -153,6 +153,16 @@ def test_lines_are_numbered_and_cut_as_they_are() -> None:
     assert "needle" in shown and len(shown) < 300 and "\ufffd" not in shown
 
 
+def test_a_cursor_goes_on_with_its_own_question_alone(client: StdioClient) -> None:
+    for n in range(3):
+        done(client, "write_file", path=f"pages/{n}.md", content="needle\n")
+    first = done(client, "list_files", path="pages", pattern="*.md", limit=2)
+    assert listed(client, path="pages/", pattern="*.md", cursor=first["next_cursor"]) == ["pages/2.md"]
+    assert "another question" in refused(client, "list_files", path="pages", cursor=first["next_cursor"])
+    for forged in ("pages/1.md", "%%%"):
+        assert "not one of ours" in refused(client, "list_files", path="pages", pattern="*.md", cursor=forged)
+
+
 @pytest.mark.directory("looks into the folder")
 def test_what_is_passed_over_is_said(client: StdioClient, root: Path) -> None:
     folder = root / "odd"

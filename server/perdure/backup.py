@@ -24,6 +24,7 @@ from perdure.snapshots import FileThen, files_then, passed_over, workspaces
 from perdure.store import Reader, vectors
 from perdure.store.catalogue import has_column
 from perdure.store.files import StoredVersion
+from perdure.tree import changed_us
 from perdure.workspace import DirectoryWorkspace
 
 STAGED = ".restoring-"
@@ -109,6 +110,7 @@ def _restore(directory: Path, file: Path) -> Restored:
                 (staged / "workspace").mkdir(
                     mode=0o700, exist_ok=True
                 )  # also one without a file replaces what is there
+                _note_places(staged, manifest)
             vectors.part_from_index(staged / DATABASE)
             if SETTINGS in manifest.sha256:
                 (staged / SETTINGS).rename(staged / SETTINGS_OF_BACKUP)
@@ -192,7 +194,18 @@ def _check(staged: Path, manifest: Manifest) -> None:
             held = {manifest.sha256.get(f"workspace/{namespace}/{place}") for place in places}
             if sha256 not in held and not manifest.problems:
                 raise Refused(f"This backup lacks version {version} of {path} in {namespace}. Use another backup.")
-        for namespace, path, mtime_us in database.execute("SELECT namespace, path, mtime_us FROM file"):
-            place = staged / "workspace" / namespace / "files" / path
-            if place.is_file() and mtime_us >= 0:
-                os.utime(place, ns=(mtime_us * 1000, mtime_us * 1000))  # or each reader would compare all its bytes
+
+
+def _note_places(staged: Path, manifest: Manifest) -> None:
+    """Note when the disk changed each file that is as it was written last, or each reader would compare its bytes."""
+    with closing(sqlite3.connect(staged / DATABASE)) as database, database:
+        placed = "SELECT namespace, path, sha256, mtime_us FROM file WHERE mtime_us > 0"
+        for namespace, path, sha256, written_us in database.execute(placed).fetchall():
+            name = f"workspace/{namespace}/files/{path}"
+            if manifest.sha256.get(name) != sha256:
+                continue
+            os.utime(staged / name, ns=(written_us * 1000, written_us * 1000))
+            database.execute(
+                "UPDATE file SET mtime_us = ? WHERE namespace = ? AND path = ?",
+                (changed_us((staged / name).stat()), namespace, path),
+            )

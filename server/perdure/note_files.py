@@ -14,7 +14,7 @@ from tempfile import NamedTemporaryFile
 from perdure.disk import sync, sync_folder
 from perdure.errors import InvalidInput, NotFound, PerdureError, Refused, Unavailable
 from perdure.paths import normalize
-from perdure.tree import FileStat, Workspace
+from perdure.tree import FileStat, Workspace, changed_us
 from perdure.types import MAX_NOTES_BYTES
 
 MEMORY, USER, FOLDER, ENDING = "MEMORY.md", "USER.md", "memory", ".md"
@@ -22,7 +22,7 @@ SETTLED_S = 0.25  # a file that was changed less long ago may be half written: s
 MAX_FILES = 1_000
 
 Stamp = tuple[int, int, int]
-"""Size, time of the last change in nanoseconds and inode: another one means that the file was written."""
+"""Size, time of the last change in microseconds and inode: another one means that the file was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def settle(paths: Sequence[Path]) -> None:
 
 
 def _is_fresh(seen: Stamp | None) -> bool:
-    return seen is None or 0 <= time.time() - seen[1] / 1e9 < SETTLED_S  # a time to come tells nothing
+    return seen is None or 0 <= time.time() - seen[1] / 1e6 < SETTLED_S  # a time to come tells nothing
 
 
 def is_notes(path: str) -> bool:
@@ -149,7 +149,7 @@ def listing_of(workspace: Workspace) -> dict[str, Stamp]:
 
 
 def _stamp_of(file: FileStat) -> Stamp:
-    return file.bytes, round(file.modified_s * 1_000_000_000), 0
+    return file.bytes, file.changed_us, 0
 
 
 def stamp(path: Path) -> Stamp | None:
@@ -161,7 +161,7 @@ def stamp(path: Path) -> Stamp | None:
 
 
 def _stamp(found: os.stat_result) -> Stamp:
-    return found.st_size, found.st_mtime_ns, found.st_ino
+    return found.st_size, changed_us(found), found.st_ino
 
 
 def _beneath(folder: Path, prefix: str) -> dict[str, Stamp]:

@@ -207,4 +207,4 @@ class RowWorkspace:
 
 
 def _file_stat(row: StoredFile) -> FileStat:
-    return FileStat(row.path, row.bytes, row.mtime_us / 1_000_000)
+    return FileStat(row.path, row.bytes, row.changed_us / 1_000_000, row.changed_us)

@@ -169,7 +169,10 @@ class SpendingRow(SQLModel, table=True):
 
 
 class FileRow(SQLModel, table=True):
-    """The present version of a file, as last written through Perdure; the bytes lie in the workspace."""
+    """The present version of a file, as last written through Perdure; the bytes lie in the workspace.
+
+    `mtime_us` is FileStat.changed_us of the file once it is in its place, and else a mark of store/files.py.
+    """
 
     __tablename__ = "file"  # pyright: ignore[reportAssignmentType]
 
@@ -201,7 +204,7 @@ class FileVersionRow(SQLModel, table=True):
 class UnsearchedRow(SQLModel, table=True):
     """A file of which recall finds nothing, and why; derived, made again by looking at the file.
 
-    `bytes` and `mtime_us` are those that the file had then, if it has no version.
+    `bytes` and `mtime_us`, FileStat.changed_us, are those that the file had then, if it has no version.
     """
 
     __tablename__ = "unsearched"  # pyright: ignore[reportAssignmentType]

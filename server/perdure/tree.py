@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -24,16 +25,29 @@ UNREADABLE = "unreadable"
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """A plain file as it is now."""
+    """A plain file as it is now.
+
+    `changed_us` is when its bytes, its name or its attributes changed last, in microseconds: a person can set the time
+    of modification back, as `cp -p` does, and not this one.
+    """
 
     path: str
     bytes: int
     modified_s: float
+    changed_us: int
     mode: int = 0o600
 
     @property
     def modified(self) -> datetime:
         return datetime.fromtimestamp(self.modified_s, UTC)
+
+
+def changed_us(found: os.stat_result) -> int:
+    """Return when bytes, name or attributes of a file changed last, in microseconds.
+
+    Windows has no such time, and gives that of the creation, which is not later than that of the modification.
+    """
+    return max(found.st_mtime_ns, found.st_ctime_ns) // 1_000
 
 
 class Replace(Protocol):
@@ -172,7 +186,7 @@ def not_plain(path: str) -> Refused:
     """Return the failure for what stands there and is no file of ours, or for a way to it that leads through one."""
     return Refused(
         f"{shown(path)} is not a plain file of this workspace. Links, folders, pipes, devices and mounts are neither "
-        "read nor replaced, and every folder on the way must be a real one."
+        "read nor replaced, and every folder on the way must be a real one. list_files shows what is in a folder."
     )
 
 

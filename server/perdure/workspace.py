@@ -30,6 +30,7 @@ from perdure.tree import (
     UNREADABLE,
     FileStat,
     Replace,
+    changed_us,
     check_readable,
     check_writable,
 )
@@ -381,4 +382,4 @@ def _identity(found: os.stat_result | None) -> tuple[int, ...] | None:
 
 
 def _file_stat(path: str, found: os.stat_result) -> FileStat:
-    return FileStat(path, found.st_size, found.st_mtime, found.st_mode & 0o777)
+    return FileStat(path, found.st_size, found.st_mtime, changed_us(found), found.st_mode & 0o777)

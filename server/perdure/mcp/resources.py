@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from urllib.parse import quote, unquote_to_bytes
 
 from perdure import paths
-from perdure.errors import InvalidInput, NotFound, PerdureError
+from perdure.errors import NotFound, PerdureError
 from perdure.mcp.arguments import check_characters
-from perdure.service import Service, cursors
+from perdure.service import Service
 from perdure.types import FileInfo, Principal
 
 SCHEME = "perdure://"
 FILES = f"{SCHEME}files/"
 PAGE = 200  # files of one resources/list
 TEXT, JSON = "text/plain", "application/json"
-NO_CURSOR = "The cursor is none that resources/list gave here. Leave it out to begin anew."
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +93,8 @@ def read(service: Service, caller: Principal, uri: str) -> Content:
 
 def page_of_files(service: Service, caller: Principal, cursor: str | None) -> tuple[tuple[FileInfo, ...], str | None]:
     """Return files by path, and the cursor of the next page. Raises InvalidInput for one that this caller never got."""
-    request = cursors.digest(caller.namespace, "resources/list")
-    page = service.list_files(caller, limit=PAGE, cursor=_path_in(cursor, request) if cursor else None)
-    following = f"{request}/{page.next_cursor}" if page.next_cursor else None
-    return page.files, urlsafe_b64encode(following.encode()).decode() if following else None
-
-
-def _path_in(cursor: str, request: str) -> str:
-    try:
-        of, _, path = b64decode(cursor, b"-_", validate=True).decode().partition("/")
-        if of == request:
-            return paths.normalize(path)
-    except (ValueError, PerdureError) as exc:
-        raise InvalidInput(NO_CURSOR) from exc
-    raise InvalidInput(NO_CURSOR)
+    page = service.list_files(caller, limit=PAGE, cursor=cursor)
+    return page.files, page.next_cursor
 
 
 def address_of(path: str) -> str:

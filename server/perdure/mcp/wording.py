@@ -146,7 +146,7 @@ def files_listed(found: FilePage) -> Answer:
         lines.append("No file matches." if found.next_cursor is None else "No file matches so far.")
     lines += [f"({visible(note)})" for note in found.notes]
     if found.next_cursor:
-        lines.append(f"(more: cursor {visible(found.next_cursor)})")
+        lines.append(f"(more: cursor {found.next_cursor})")
     return Answer(("\n".join(lines),), structured)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from perdure import documents, paths
 from perdure.errors import InvalidInput, NotFound, Refused, Unavailable
 from perdure.matching import Found, finder, glob
-from perdure.service import checks, times
+from perdure.service import checks, cursors, times
 from perdure.service.core import Part
 from perdure.service.present import is_as_written
 from perdure.store import Reader, files
@@ -63,7 +63,8 @@ class FileListing(Part):
         caller.require("files:read")
         folder = _folder(path)
         self._refuse_hidden(folder)
-        after = paths.normalize(cursor) if cursor else ""
+        request = cursors.digest(caller.namespace, "list_files", folder, pattern, contains)
+        after = cursors.read_path(cursor, request)
         taken = glob(checks.text(pattern, "pattern", limit=MAX_PATTERN, hint="Shorten it.")) if pattern else None
         find = finder(checks.text(contains, "contains", limit=MAX_PATTERN, hint="Shorten it.")) if contains else None
         limit = checks.between(limit, "limit", 1, MAX_LISTED)
@@ -103,7 +104,7 @@ class FileListing(Part):
             notes.append(f"recall finds what is in documents after: {documents.EXTRA}")
         if stopped:
             notes.append(f"stopped after {SEARCH_S:.0f} s; the cursor goes on")
-        return FilePage(tuple(page), last or None, tuple(notes))
+        return FilePage(tuple(page), cursors.of_path(last, request) if last else None, tuple(notes))
 
     def list_mark(self, caller: Principal) -> str:
         """Return what differs once there are other files than now, by their paths."""

@@ -231,7 +231,8 @@ class FileReading(FileListing):
 
 def _too_large(path: str, size: int, what: str, limit: int) -> InvalidInput:
     return InvalidInput(
-        f"{path} is {size} bytes; of {what} a resource holds up to {limit}. read_file gives a text in parts."
+        f"{path} is {size} bytes; of {what} a resource holds up to {limit}. read_file gives a text in "
+        "parts, and `perdure files show` prints any file."
     )
 
 

@@ -16,7 +16,7 @@ from perdure.errors import Conflict, InvalidInput, Refused, Unavailable
 from perdure.service import checks, file_passages, times, versions
 from perdure.service.file_passages import Contents
 from perdure.service.file_reading import FileReading, missing, text_of
-from perdure.service.present import Present, mtime_us, stat_of
+from perdure.service.present import Present, stat_of
 from perdure.service.receipts import Once
 from perdure.service.redaction import seen_in
 from perdure.store import episodes, files, reader_of, unsearched
@@ -232,7 +232,7 @@ class Files(FileReading):
         present = self._settled(workspace, namespace, path)
         with self._core.database.read(namespace) as tx:
             row = files.get(tx, namespace, path)
-        if present.on_disk is not None and not present.external and row is not None and row.mtime_us == 0:
+        if present.on_disk is not None and not present.external and row is not None and row.changed_us == 0:
             workspace.sync_name(path)
             self._note_placed(workspace, namespace, path)
 
@@ -274,7 +274,7 @@ class Files(FileReading):
         with self._changing(owner, (owner.namespace, path)) as tx:
             _still(tx, workspace, path, present)
             self._record(tx, owner, path, there, present.version, "external_change")
-            files.note_placed(tx, owner.namespace, path, mtime_us(present.on_disk))
+            files.note_placed(tx, owner.namespace, path, present.on_disk.changed_us)
 
     # --- changing it
 
@@ -397,7 +397,7 @@ class Files(FileReading):
         except OSError as exc:
             log.warning("version %d of a file is stored, and not yet in its place: %s", version, exc.strerror)
             return
-        self._core.settling.add(namespace, path, version, mtime_us(placed) if placed is not None else None)
+        self._core.settling.add(namespace, path, version, placed.changed_us if placed is not None else None)
 
     def _take_away(self, namespace: str, path: str, version: int, remove: Callable[[], None]) -> None:
         """Remove a file whose deletion is committed. Raises Conflict if somebody else wrote there meanwhile."""
@@ -422,7 +422,7 @@ class Files(FileReading):
 
     def _note_placed(self, workspace: Workspace, namespace: str, path: str) -> None:
         with self._core.database.write_derived(namespace) as tx:
-            files.note_placed(tx, namespace, path, mtime_us(workspace.stat(path)))
+            files.note_placed(tx, namespace, path, workspace.stat(path).changed_us)
 
     def _note_removed(self, namespace: str, path: str) -> None:
         with self._core.database.write_derived(namespace) as tx:

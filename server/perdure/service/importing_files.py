@@ -12,7 +12,6 @@ from sqlmodel import Session
 from perdure.errors import Conflict, InvalidInput, NotFound, Refused
 from perdure.service import file_passages, times
 from perdure.service.exported import FileLine, VersionLine, content_of
-from perdure.service.present import mtime_us
 from perdure.store import episodes, files, passages, reader_of, transfer
 from perdure.tables import EpisodeRow
 from perdure.tree import Workspace
@@ -177,7 +176,7 @@ class FileImport:
             if self._digest(path) != hashlib.sha256(data).hexdigest():
                 self._put(path, data)
             if is_version:
-                files.note_placed(self._tx, self._namespace, path, mtime_us(self._workspace.stat(path)))
+                files.note_placed(self._tx, self._namespace, path, self._workspace.stat(path).changed_us)
 
     def _put(self, path: str, data: bytes) -> None:
         try:

@@ -16,7 +16,7 @@ from perdure.errors import PerdureError, Unavailable
 from perdure.service import file_passages
 from perdure.service.core import Core
 from perdure.service.file_passages import Contents
-from perdure.service.present import Present, is_as_written, mtime_us
+from perdure.service.present import Present, as_put, is_as_written
 from perdure.service.recall import Recalling
 from perdure.service.seeding import Seeding
 from perdure.store import files, passages, reader_of, unsearched
@@ -174,8 +174,9 @@ class Noticing(Seeding, Recalling):
         if not shown:
             return []
         space = owner.namespace
+        put = {path: self._core.settling.put(space, path) for path in sorted(shown)}
         with self._core.database.read(space) as tx:
-            rows = [row for path in sorted(shown) if (row := files.get(tx, space, path)) is not None]
+            rows = [as_put(row, put[path]) for path in put if (row := files.get(tx, space, path)) is not None]
         workspace = self._core.workspace_of(space)
         changed = [row.path for row in rows if row.version != shown[row.path] or _is_other(workspace, row)]
         if not changed:
@@ -301,7 +302,7 @@ class Noticing(Seeding, Recalling):
         ]
         if volume is not None:
             seen = self._within_limit(space, seen, MAX_KNOWN - len(living))
-        return seen, [row for row in living if row.path not in there and row.mtime_us != 0], young
+        return seen, [row for row in living if row.path not in there and row.changed_us != 0], young
 
     def _is_left_to_settling(self, space: str, stat: FileStat, row: StoredFile, mark: Mark | None) -> bool:
         """Return whether the version on disk is a text that waits to be cut, and have it cut soon.
@@ -350,7 +351,7 @@ class Noticing(Seeding, Recalling):
                     continue
                 with self._core.database.write(space) as tx:
                     file_passages.take_out(tx, space, file.path)
-                    unsearched.put(tx, space, Mark(file.path, file.bytes, file.mtime_us, unsearched.GONE))
+                    unsearched.put(tx, space, Mark(file.path, file.bytes, file.changed_us, unsearched.GONE))
                 self._core.settling.add(space, file.path, file.version, None)  # which removes what is hidden
 
     # --- taking it in
@@ -421,7 +422,7 @@ class Noticing(Seeding, Recalling):
                 for read in batch:
                     if not read.is_kept and read.found.why is not None:
                         stat = read.seen.stat
-                        unsearched.put(tx, space, Mark(stat.path, stat.bytes, mtime_us(stat), read.found.why))
+                        unsearched.put(tx, space, Mark(stat.path, stat.bytes, stat.changed_us, read.found.why))
                 for read, present in steps:
                     self._store_file(tx, owner, read, present)
         for read, present in steps:
@@ -440,7 +441,7 @@ class Noticing(Seeding, Recalling):
             made = file_passages.rows(space, path, read.found, version=last.version, seq=last.seq, at=last.at)
             file_passages.put(tx, space, path, read.found, last.bytes, made)
         # As it was looked at: what changed since differs from this again.
-        files.note_placed(tx, space, path, mtime_us(read.seen.stat))
+        files.note_placed(tx, space, path, read.seen.stat.changed_us)
 
 
 def _with_waiting(answer: Recall, waiting: int) -> Recall:
@@ -459,9 +460,9 @@ def _of_volume(volume: Volume) -> Principal:
 def _is_to_be_read(stat: FileStat, row: StoredFile | None, mark: Mark | None) -> bool:
     """Return whether a file on disk is, by size and time, another one than that which was read or marked last."""
     if row is None:
-        same = mark is not None and (mark.bytes, mark.mtime_us) == (stat.bytes, mtime_us(stat))
+        same = mark is not None and (mark.bytes, mark.changed_us) == (stat.bytes, stat.changed_us)
         return not same or (mark is not None and _is_readable(mark))
-    if row.mtime_us == 0:
+    if row.changed_us == 0:
         return False  # a write is under way, or a crash came in between: the next writer settles that
     return not is_as_written(row, stat) or (mark is not None and _is_readable(mark))
 
@@ -475,7 +476,7 @@ def _is_readable(mark: Mark) -> bool:
 
 def _is_other(workspace: Workspace, file: StoredFile) -> bool:
     """Return whether what is on disk is not, by size and time, what the last version left there."""
-    if file.mtime_us == 0:
+    if file.changed_us == 0:
         return False
     try:
         return not is_as_written(file, workspace.stat(file.path))

@@ -37,8 +37,8 @@ def present_of(
     yet, and the time the disk gave it; it has to be older than the reader's view.
     """
     row = files.get(reader, namespace, path)
-    if row is not None and put is not None and (row.version, row.mtime_us) == (put[0], 0):
-        row = replace(row, mtime_us=put[1])
+    if row is not None:
+        row = as_put(row, put)
     stat = stat_of(workspace, path)
     if row is None:
         return Present(0, None, "") if stat is None else Present(1, stat, workspace.digest(path), external=True)
@@ -48,21 +48,26 @@ def present_of(
     if row.deleted:
         if stat is None or sha256 is None:
             return Present(row.version, None, "")
-        if sha256 == row.sha256 and row.mtime_us == files.REMOVING:
+        if sha256 == row.sha256 and row.changed_us == files.REMOVING:
             return Present(row.version, None, "", unremoved=True)
         return Present(row.version + 1, stat, sha256, external=True)
     if sha256 == row.sha256:
         return Present(row.version, stat, row.sha256)
-    if row.mtime_us == 0 and sha256 in (None, files.digest_of(reader, namespace, path, row.version - 1)):
+    if row.changed_us == 0 and sha256 in (None, files.digest_of(reader, namespace, path, row.version - 1)):
         return Present(row.version, stat, row.sha256, unplaced=True)
     if sha256 is None:
         return Present(row.version, None, "")
     return Present(row.version + 1, stat, sha256, external=True)
 
 
+def as_put(row: files.StoredFile, put: tuple[int, int] | None) -> files.StoredFile:
+    """Return the row as it will be noted, if `put`, as above, is the version it has."""
+    return replace(row, changed_us=put[1]) if put is not None and (row.version, row.changed_us) == (put[0], 0) else row
+
+
 def is_as_written(row: files.StoredFile, stat: FileStat | None) -> bool:
     """Say whether size and time are those of the last version, so that nobody has to read the bytes."""
-    return stat is not None and row.mtime_us > 0 and (stat.bytes, mtime_us(stat)) == (row.bytes, row.mtime_us)
+    return stat is not None and row.changed_us > 0 and (stat.bytes, stat.changed_us) == (row.bytes, row.changed_us)
 
 
 def stat_of(workspace: Workspace, path: str) -> FileStat | None:
@@ -70,7 +75,3 @@ def stat_of(workspace: Workspace, path: str) -> FileStat | None:
         return workspace.stat(path)
     except NotFound:
         return None
-
-
-def mtime_us(stat: FileStat) -> int:
-    return int(stat.modified.timestamp() * 1_000_000)

@@ -36,7 +36,7 @@ class _Put:
     """A version whose bytes were put in their place, with the time the disk gave them."""
 
     version: int
-    mtime_us: int
+    changed_us: int
 
 
 class Settling:
@@ -71,16 +71,16 @@ class Settling:
         self._callers = 0  # who wait for the turn, or have it, and for an answer
         self._unreadable: set[tuple[str, str, int]] = set()  # left to the look, which reads what is on disk
 
-    def add(self, space: str, path: str, version: int, mtime_us: int | None) -> None:
+    def add(self, space: str, path: str, version: int, changed_us: int | None) -> None:
         """Have the version settled soon, whose bytes were put in their place just now; None: its row says so."""
         with self._guard:
             self._last = time.monotonic()
             if not self._uncut:
                 self._first = self._last
-            if mtime_us is not None:
+            if changed_us is not None:
                 if not self._put:
                     self._first_put = self._last
-                self._put[space, path] = _Put(version, mtime_us)
+                self._put[space, path] = _Put(version, changed_us)
             self._uncut.add(space)
             self._more.set()
             if self._thread is None and self._ends > self._last:
@@ -91,7 +91,7 @@ class Settling:
         """Return (version, time) of what this process put there and did not note yet."""
         with self._guard:
             put = self._put.get((space, path))
-        return (put.version, put.mtime_us) if put is not None else None
+        return (put.version, put.changed_us) if put is not None else None
 
     def cannot(self, space: str, path: str, version: int) -> bool:
         """Return whether the kept bytes of a version cannot be read, so that it is left to the look at the files."""
@@ -194,7 +194,7 @@ class Settling:
                 workspace.sync_name(path)
             with self._database.write_derived(space) as tx:
                 for path, each in put.items():
-                    files.note_put(tx, space, path, each.version, each.mtime_us)
+                    files.note_put(tx, space, path, each.version, each.changed_us)
         except PerdureError as exc:
             log.warning("files are stored, and noted as in their place later: %s", exc)
         except Exception:  # as above

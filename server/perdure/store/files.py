@@ -22,11 +22,11 @@ class StoredFile:
     version: int
     bytes: int
     sha256: str
-    mtime_us: int  # 0 until the bytes are known to be in their place; REMOVING or REMOVED of what was deleted
+    changed_us: int  # 0 until the bytes are known to be in their place; REMOVING or REMOVED of what was deleted
 
     @property
     def deleted(self) -> bool:
-        return self.mtime_us in (REMOVING, REMOVED)
+        return self.changed_us in (REMOVING, REMOVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def history(reader: Reader, namespace: str, path: str) -> list[StoredVersion]:
 def is_unplaced(reader: Reader, namespace: str, path: str) -> bool:
     """Return whether the bytes of the present version are not known to be in their place."""
     row = get(reader, namespace, path)
-    return row is not None and row.mtime_us == 0
+    return row is not None and row.changed_us == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +112,17 @@ def unplaced(reader: Reader, namespace: str) -> list[str]:
     return [row[0] for row in rows]
 
 
-def note_placed(tx: Session, namespace: str, path: str, mtime_us: int) -> None:
+def note_placed(tx: Session, namespace: str, path: str, changed_us: int) -> None:
     """Note that the bytes of the present version are in their place, or what became of a file that was deleted."""
     statement = "UPDATE file SET mtime_us = ? WHERE namespace = ? AND path = ?"
-    reader_of(tx).execute(statement, (mtime_us, namespace, path))
+    reader_of(tx).execute(statement, (changed_us, namespace, path))
 
 
-def note_put(tx: Session, namespace: str, path: str, version: int, mtime_us: int) -> None:
+def note_put(tx: Session, namespace: str, path: str, version: int, changed_us: int) -> None:
     """Note that the bytes of this version were put in their place, unless another one came since."""
     reader_of(tx).execute(
         "UPDATE file SET mtime_us = ? WHERE namespace = ? AND path = ? AND version = ? AND mtime_us = 0",
-        (mtime_us, namespace, path, version),
+        (changed_us, namespace, path, version),
     )
 
 
@@ -194,7 +194,7 @@ ON CONFLICT (namespace, path) DO UPDATE SET version = excluded.version, bytes = 
 def put(tx: Session, namespace: str, file: StoredFile, *, at: str, seq: int, pruned_at: str | None = None) -> None:
     """Make this the present version and note it among the versions."""
     writer = reader_of(tx)
-    writer.execute(PUT, (namespace, file.path, file.version, file.bytes, file.sha256, file.mtime_us, at))
+    writer.execute(PUT, (namespace, file.path, file.version, file.bytes, file.sha256, file.changed_us, at))
     writer.execute(
         "INSERT INTO file_version (namespace, path, version, bytes, sha256, at, seq, pruned_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

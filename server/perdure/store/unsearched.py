@@ -27,7 +27,7 @@ class Mark:
 
     path: str
     bytes: int
-    mtime_us: int
+    changed_us: int
     why: str
 
 
@@ -43,7 +43,7 @@ def put(tx: Session, namespace: str, mark: Mark) -> None:
         "INSERT INTO unsearched (namespace, path, bytes, mtime_us, why) VALUES (?, ?, ?, ?, ?)"
         " ON CONFLICT (namespace, path) DO UPDATE SET"
         " bytes = excluded.bytes, mtime_us = excluded.mtime_us, why = excluded.why",
-        (namespace, mark.path, mark.bytes, mark.mtime_us, mark.why),
+        (namespace, mark.path, mark.bytes, mark.changed_us, mark.why),
     )
 
 
