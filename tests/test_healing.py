@@ -88,6 +88,7 @@ def test_a_stopped_index_worker_is_replaced_and_recall_does_not_wait_for_it(
     settled(data_dir, **CHROMA)
     pid = worker(data_dir, "index", **CHROMA)["pid"]
     os.kill(pid, signal.SIGSTOP)
+    until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0], lambda state: state == "T")
     answer = answered(client, FACTS[3])
     assert answer["hits"][0]["content"] == FACTS[3] and answer["degraded"]
     expect_self_recall(client, FACTS)

@@ -28,7 +28,7 @@ from perdure.volumes import Volume
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S, ASKED_SHARE = 1.0, 20  # a question has the files looked at at most so often, and 20 times what one takes
+LOOK_EVERY_S, ASKED_SHARE = 0.5, 10  # a question has the files looked at at most so often, and 10 times what one takes
 UNASKED_EVERY_S, UNASKED_SHARE = 5.0, 100  # without questions, and a hundred times as seldom as a look takes
 TAKE_S = 1.0  # that one look takes files in; what is left is for the next, which sees first what changed meanwhile
 BATCH, BATCH_BYTES = 16, 1 << 16  # files taken in by one transaction, which other writers and searches wait for
