@@ -77,7 +77,8 @@ def serve(settings: Settings, announce: Callable[[Settings, bool], None] = lambd
             server_header=False,
         )
         process.settle()
-        _Ending(config).run(sockets=[listener])
+        with process.giving_back():
+            _Ending(config).run(sockets=[listener])
 
 
 class _Ending(uvicorn.Server):

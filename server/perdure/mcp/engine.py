@@ -40,7 +40,8 @@ def run_engine(front: Front, options: Options) -> None:
         service.warm_up()
         server = build_server(service, settings.tools, lambda _: caller, one_client=True)
         process.settle()
-        asyncio.run(_serve(front, server))
+        with process.giving_back():
+            asyncio.run(_serve(front, server))
 
 
 CHANGES = NotificationOptions(resources_changed=True)

@@ -35,6 +35,9 @@ PRAGMAS = (
     "PRAGMA foreign_keys=ON",
     "PRAGMA secure_delete=ON",
     "PRAGMA trusted_schema=OFF",
+    # KiB that each connection keeps, a quarter of what it would: as fast, as the system keeps the same pages, and an
+    # hour's work adds less to what a server holds.
+    "PRAGMA cache_size=-512",
 )
 READ_PRAGMAS = (f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}", "PRAGMA query_only=ON", "PRAGMA trusted_schema=OFF")
 
