@@ -84,6 +84,7 @@ def subscription(params: Json) -> object:
     return params.get("_meta", {}).get("io.modelcontextprotocol/subscriptionId")
 
 
+@pytest.mark.directory("looks into the folder")
 @pytest.mark.parametrize("era", ["handshake", "later"])
 def test_every_file_is_listed_once_over_pages_with_name_size_and_type(
     start_stdio: StartStdio, root: Path, era: str
@@ -108,6 +109,7 @@ def test_every_file_is_listed_once_over_pages_with_name_size_and_type(
     assert refused["code"] == -32602 and "leave it out" in refused["message"]
 
 
+@pytest.mark.directory("looks into the folder")
 def test_a_cursor_of_the_list_is_of_use_to_the_namespace_that_got_it(start_stdio: StartStdio, root: Path) -> None:
     for n in range(201):
         (root / f"{n:03}.md").write_text("x", encoding="utf-8")
@@ -122,6 +124,7 @@ def test_a_cursor_of_the_list_is_of_use_to_the_namespace_that_got_it(start_stdio
     assert refused["code"] == -32602 and "leave it out" in refused["message"]
 
 
+@pytest.mark.directory("looks into the folder")
 def test_the_type_of_a_file_is_told_by_its_ending_alike_on_every_machine(client: StdioClient, root: Path) -> None:
     types = {
         "a.md": "text/markdown",
@@ -148,6 +151,7 @@ def test_the_type_of_a_file_is_told_by_its_ending_alike_on_every_machine(client:
     assert shown == {**listed, "l.png": "text/plain", "m": "text/plain"}
 
 
+@pytest.mark.directory("looks into the folder")
 def test_a_file_is_read_as_what_it_is_and_within_limits(client: StdioClient, root: Path) -> None:
     (root / "note").write_text("plain ü\n", encoding="utf-8")
     (root / "latin.txt").write_bytes(b"caf\xe9")
@@ -163,6 +167,7 @@ def test_a_file_is_read_as_what_it_is_and_within_limits(client: StdioClient, roo
     assert error["code"] == -32602 and "1048577 bytes" in error["message"] and "read_file" in error["message"]
 
 
+@pytest.mark.directory("looks into the folder")
 @pytest.mark.parametrize("path", ["../../../perdure.db", "%2e%2e/%2e%2e/x", "/etc/passwd", "link", "no.md", "%ff", ""])
 def test_what_is_no_file_of_the_workspace_is_the_protocols_error(client: StdioClient, root: Path, path: str) -> None:
     (root / "link").symlink_to("/etc/passwd")
@@ -171,6 +176,7 @@ def test_what_is_no_file_of_the_workspace_is_the_protocols_error(client: StdioCl
     assert error["code"] == -32602 and error["data"] == {"uri": f"perdure://files/{path}"}
 
 
+@pytest.mark.directory("looks into the folder")
 def test_a_subscription_tells_of_a_change_by_another_process_and_from_outside(
     start_stdio: StartStdio, root: Path
 ) -> None:
@@ -199,6 +205,7 @@ def test_a_subscription_tells_of_a_change_by_another_process_and_from_outside(
         assert refused["code"] == -32602 and said in refused["message"]
 
 
+@pytest.mark.directory("looks into the folder")
 def test_a_client_that_has_the_list_is_told_when_there_are_other_files(client: StdioClient, root: Path) -> None:
     client.request("resources/list")
     (root / "new.md").write_text("x", encoding="utf-8")
@@ -207,6 +214,7 @@ def test_a_client_that_has_the_list_is_told_when_there_are_other_files(client: S
     assert [each["name"] for each in files_of(client)[0]] == ["new.md"]
 
 
+@pytest.mark.directory("looks into the folder")
 def test_a_stream_of_the_later_era_tells_of_what_was_asked_for_alone(start_stdio: StartStdio, root: Path) -> None:
     for name in ("a.md", "b.md"):
         (root / name).write_text("one", encoding="utf-8")
@@ -226,6 +234,7 @@ def test_a_stream_of_the_later_era_tells_of_what_was_asked_for_alone(start_stdio
     assert (UPDATED, "perdure://files/b.md") not in methods
 
 
+@pytest.mark.directory("looks into the folder")
 def test_a_stream_that_the_client_cancels_tells_nothing_more_and_makes_room(
     start_stdio: StartStdio, root: Path
 ) -> None:
@@ -257,6 +266,7 @@ def test_too_many_files_of_one_stream_are_refused(start_stdio: StartStdio) -> No
     assert "the limit is 500" in client.request("subscriptions/listen", params)["error"]["message"]
 
 
+@pytest.mark.directory("looks into the folder")
 def test_a_server_ends_at_once_though_a_stream_is_open(start_stdio: StartStdio, root: Path) -> None:
     client = start_stdio()
     listen(client, "s", resourcesListChanged=True)
@@ -289,6 +299,7 @@ def next_message(response: http.client.HTTPResponse) -> Json:
     return json.loads(line.removeprefix(b"data: "))
 
 
+@pytest.mark.directory("looks into the folder")
 def test_a_stream_over_http_tells_of_a_change_and_is_freed_when_the_client_goes(
     start_http: StartHttp, root: Path
 ) -> None:
@@ -314,6 +325,7 @@ def test_a_stream_over_http_tells_of_a_change_and_is_freed_when_the_client_goes(
     response.close()
 
 
+@pytest.mark.directory("looks into the folder")
 def test_a_stream_ends_when_the_token_that_opened_it_is_revoked(
     start_http: StartHttp, data_dir: Path, root: Path
 ) -> None:
