@@ -189,8 +189,8 @@ def _said(reached: bool) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="How fast files are indexed, and how soon a change is found.")
-    parser.add_argument("--quick", dest="files", action="store_const", const=FEW, help=f"{FEW} files, for a look")
     parser.add_argument("--files", type=int, default=FILES, help="how many files are put there")
+    parser.add_argument("--quick", dest="files", action="store_const", const=FEW, help=f"{FEW} files, for a look")
     parser.add_argument("--command", type=Path, default=default_command(), help="the perdure to measure")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "files_index.md")
     return parser.parse_args()
