@@ -181,10 +181,10 @@ def throughput(command: Path, *, quick: bool, settings: dict[str, str]) -> Rows:
         bare = {n: bare_loops(database.url, n, for_s, settings[f"{EMBEDDER}__KIND"]) for n in (1, 2)}
     per_s = len(times) / for_s
     said = f"{per_s:.0f}/s (p50 {statistics.median(times) * 1000:.0f} ms); bare: {bare[1]:.0f}/s by one loop,"
-    said += f" {bare[2]:.0f}/s by two at once; {per_s / bare[2]:.0%} of two, {per_s / bare[1]:.0%} of one"
+    said += f" {bare[2]:.0f}/s by two at once; {per_s / bare[1]:.0%} of one, {per_s / bare[2]:.0%} of two"
     what = f"recall of 10 of {memories:,} by {clients} clients of two replicas, beside the model and one statement of"
     what += " SQL and pgvector"
-    return [[what, said, "40 %", _verdict(per_s >= 0.4 * bare[2])]]
+    return [[what, said, "40 % of one loop", _verdict(per_s >= 0.4 * bare[1])]]
 
 
 def million(command: Path, *, quick: bool, settings: dict[str, str]) -> Rows:
