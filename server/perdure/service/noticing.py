@@ -46,16 +46,23 @@ WAITING = "{} files that were written just now are searched as they are now soon
 READING = "volumes are still being read for the first time; ask again to search all their files"
 
 
+AS_IT_WAS = Contents((), None)  # of a file that was copied, or touched, and not written: recall has its text
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """A file that has to be taken in, as the look saw it.
 
-    `known` says that it has a version, and `again` that recall finds nothing of that though it could.
+    `last` is its last version, and `again` says that recall finds nothing of that though it could.
     """
 
     stat: FileStat
-    known: bool
+    last: StoredFile | None
     again: bool
+
+    @property
+    def known(self) -> bool:
+        return self.last is not None
 
     @property
     def is_document(self) -> bool:
@@ -293,7 +300,7 @@ class Noticing(Seeding, Recalling):
             if row is None and settled < stat.modified.timestamp() < settled + 2 * SETTLED_S:
                 young = True
             elif asked or self._files_taken.get((space, stat.path), again_before) <= again_before:
-                seen.append(_Seen(stat, row is not None, mark is not None and _is_readable(mark)))
+                seen.append(_Seen(stat, row, mark is not None and _is_readable(mark)))
         seen.sort(key=lambda each: (each.is_document, not each.known))
         living = [
             row
@@ -391,6 +398,8 @@ class Noticing(Seeding, Recalling):
             data = b"" if why is not None else self._core.workspace_of(space).read(path)
             if why is not None:
                 found = Contents((), why)
+            elif seen.last is not None and not seen.again and _digest(data) == seen.last.sha256:
+                found = AS_IT_WAS
             elif len(data) > LONG_BYTES and not seen.is_document and not (seen.known and seen.again):
                 found = file_passages.at_once(path, data)  # cut beside this, in pieces, as what was written is
             else:
@@ -413,6 +422,8 @@ class Noticing(Seeding, Recalling):
                     present = self._settled(workspace, space, read.seen.stat.path)
                     if present.on_disk != read.seen.stat or _digest(read.data) != present.sha256:
                         continue  # it changed since it was read: the next look sees that
+                    if present.external and read.found is AS_IT_WAS:
+                        continue  # it was the last version, and there is another by now
                 except PerdureError as exc:
                     log.warning("a file that changed on disk is indexed anew later: %s", exc)
                     continue
