@@ -86,6 +86,19 @@ def test_a_long_file_is_said_to_wait_until_it_is_found(client: StdioClient) -> N
     assert [hit["content"] for hit in hits] == ["Burnt."]
 
 
+def test_a_short_file_does_not_wait_for_a_long_one_that_is_being_cut(client: StdioClient) -> None:
+    ledger = "".join(f"Line {n} of the ledger of herons.\n\n" for n in range(60_000))
+    done(client, "write_file", path="ledger.txt", content=ledger)
+    pending = 0
+    for n in range(20):
+        time.sleep(0.1)  # for the long one to be begun again
+        done(client, "write_file", path="plan.md", content=f"The otter number{n} is fed at noon.\n")
+        answer = recall(client, f"otter number{n}", include=["files"])
+        assert answer["hits"] and f"number{n}" in answer["hits"][0]["content"], (n, answer.get("degraded"))
+        pending = answer["pending"]
+    assert pending > 0, "the long one was cut too soon for this to tell anything"
+
+
 @pytest.mark.directory("looks into the folder")
 @pytest.mark.parametrize(
     "how",

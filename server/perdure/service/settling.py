@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from perdure import documents
 from perdure.errors import PerdureError
@@ -25,7 +27,10 @@ QUIET_S, AT_MOST_S = 0.1, 1.0  # without a write until what was written is cut, 
 # The same until it is noted where it is, which the next write would wait for. Until then another process takes what a
 # person removes at once, or puts back, for what a crash left.
 NOTED_S, NOTED_AT_MOST_S = 0.02, 0.2
-CALLER_S = 0.02  # that it is waited for who settles files for an answer, before it is looked again
+CALLER_S, AHEAD_S = (
+    0.02,
+    0.5,
+)  # that it is waited for who settles files for an answer, before it is looked again; at most
 A_LOOK = 16  # files settled before it is looked again which wait
 CALM_S = 0.1  # without a call, after which nobody is taken to be in the middle of something
 PATIENCE_S, PATIENCE_TIMES, GIVES_WAY_S = 0.05, 20, 1.0  # each step waits for that, at most 20 times what one takes
@@ -170,9 +175,10 @@ class Settling:
             spaces, self._uncut = self._uncut, set()
         try:
             for space in sorted(spaces):
-                between = self._pauses(notes=True)
-                between()
+                pause = self._pauses(notes=True)
+                pause()
                 with self._turn:
+                    between = partial(self._let_ahead, pause)
                     left = self._settled(space, float("inf"), MAX_INDEXED_FILE_BYTES, between, gives_way=True)
                 if self._ends < float("inf"):
                     continue  # what is left is for another process
@@ -180,7 +186,7 @@ class Settling:
                     with self._guard:
                         self._uncut.add(space)
                 else:
-                    cutting.remove_left(self._database, space, between)
+                    cutting.remove_left(self._database, space, pause)
         except PerdureError as exc:
             log.warning("files that were written are taken into recall later: %s", exc)
         except Exception:  # nobody waits for this, who would see it
@@ -228,6 +234,24 @@ class Settling:
 
         return give_way
 
+    def _let_ahead(self, pause: Callable[[], None]) -> None:
+        """Pause, and in the middle of a long text leave the turn to who waits for a short one."""
+        pause()
+        if self._callers:
+            with self._aside():
+                until = time.monotonic() + AHEAD_S
+                while self._callers and time.monotonic() < until:
+                    time.sleep(CALLER_S)
+
+    @contextmanager
+    def _aside(self) -> Generator[None]:
+        """Leave the turn to others meanwhile. What they settle is seen to wait no more before anything is stored."""
+        self._turn.release()
+        try:
+            yield
+        finally:
+            self._turn.acquire()
+
     def _settled(
         self, space: str, until: float, max_bytes: int, between: Callable[[], None], *, gives_way: bool = False
     ) -> list[Waiting]:
@@ -241,19 +265,26 @@ class Settling:
             chosen = [each for each in waits[:A_LOOK] if each.bytes <= max_bytes]
             if not chosen or is_over():
                 return waits
-            self._take_in(space, chosen, between, is_over)
+            self._take_in(space, chosen, between, is_over, self._aside if gives_way else nullcontext)
 
     def _take_in(
-        self, space: str, chosen: Sequence[Waiting], between: Callable[[], None], is_over: Callable[[], bool]
+        self,
+        space: str,
+        chosen: Sequence[Waiting],
+        between: Callable[[], None],
+        is_over: Callable[[], bool],
+        aside: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """Cut texts, those that are short together, until it `is_over`."""
+        """Cut texts, those that are short together, until it `is_over`; read and divided they are `aside`."""
         short: list[tuple[Waiting, Contents]] = []
         room = file_passages.AT_ONCE
         for each in chosen:
             if is_over():
                 break
             between()
-            if (found := self._read(space, each)) is None:
+            with aside():
+                found = self._read(space, each)
+            if found is None:
                 continue
             size = cutting.sections_of(self._database, space, each, found)
             if short and size > room:
