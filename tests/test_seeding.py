@@ -181,6 +181,23 @@ def test_nothing_private_is_kept(client: StdioClient, shared: Path) -> None:
         assert secret not in stored
 
 
+def test_notes_that_cannot_be_read_into_memories_are_not_searched_as_a_text_either(
+    client: StdioClient, shared: Path
+) -> None:
+    many = "".join(f"- line {n} of the kumquat\n" for n in range(3_001))
+    secret = "- <private>tarsier71 opens it</private>\n- password: Galago52!zz\n"
+    said = done(client, "write_file", path="memory/many.md", content=secret + many)["note"]
+    assert "the limit is 3,000" in said
+    until = time.monotonic() + 1.5  # by then the texts of files are cut
+    while time.monotonic() < until:
+        answer = recall(client, "kumquat tarsier71 Galago52", include=["memories", "files"])
+        assert "kumquat" not in str(answer["hits"]) and answer["searched"]["files"] == 0
+        time.sleep(0.2)
+    done(client, "delete_file", path="memory/many.md")
+    for each in (b"tarsier71", b"Galago52"):
+        assert each not in stored_bytes(shared)
+
+
 def test_what_an_agent_writes_is_the_agents_and_what_a_person_edits_in_user_md_is_the_users(
     client: StdioClient, shared: Path
 ) -> None:

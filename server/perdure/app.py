@@ -6,7 +6,9 @@ import contextlib
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+from perdure import note_files
 from perdure.directory import held, settle
 from perdure.errors import Refused
 from perdure.generations import Indexes
@@ -43,6 +45,7 @@ def open_service(settings: Settings) -> Generator[Service]:
 def _serving(database: Database, settings: Settings) -> Generator[Service]:
     directory, volumes = settings.data_dir, read_settings(settings)
     hides = hider(settings.files.hidden)
+    passes_over = partial(_passes_over, hides, notes=settings.seeding.automatic)
     models = Models(directory, settings.embedder)
     index = _indexes(database, settings)
     indexer = Indexer(database, models, index, settings.index, default_namespace=settings.namespace)
@@ -62,9 +65,10 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
             volumes,
             Collections(settings),
             hides,
+            passes_over,
             Quotas(settings.limits),
             FileQuotas(database, settings.files, hides),
-            Settling(database, workspace_of, hides, volumes, indexer.wake, foreground),
+            Settling(database, workspace_of, passes_over, volumes, indexer.wake, foreground),
             foreground,
         )
     )
@@ -76,6 +80,14 @@ def _serving(database: Database, settings: Settings) -> Generator[Service]:
         models.close()
         if index is not None:
             index.close()
+
+
+def _passes_over(hides: Callable[[str], bool], path: str, *, notes: bool) -> bool:
+    """Return whether recall never searches the text at a path. `notes` says whether notes become memories.
+
+    Those leave out what is private, and mask what is secret, also where they cannot be read; the text would not.
+    """
+    return hides(path) or (notes and note_files.is_notes(path))
 
 
 def _indexes(database: Database, settings: Settings) -> Indexes | None:

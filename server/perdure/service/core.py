@@ -50,6 +50,8 @@ class Core:
     volumes: Volumes
     collections: Collections
     hides: Callable[[str], bool]  # whether the settings hide a path of a workspace or a volume, or a folder
+    passes_over: Callable[[str], bool]
+    """Whether recall never searches the text at a path: what is hidden, and notes, which become memories."""
     quotas: Quotas
     file_quotas: FileQuotas
     settling: Settling

@@ -471,7 +471,7 @@ class Files(FileReading):
         sha256 = sha256 or hashlib.sha256(data).hexdigest()
         file = files.StoredFile(path, version, len(data), sha256, placed_us)
         files.put(tx, caller.namespace, file, at=now, seq=seq)
-        if self._core.hides(path):
+        if self._core.passes_over(path):
             file_passages.take_out(tx, caller.namespace, path)
             return
         if found is None:

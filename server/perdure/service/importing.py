@@ -168,7 +168,7 @@ class _Import:
 
     def _file_import(self, namespace: str) -> FileImport:
         workspace, tell = self._core.workspace_of(namespace), (self.added, self.present, self.kept)
-        return FileImport(self._tx, workspace, namespace, self._numbers, *tell, self._core.hides)
+        return FileImport(self._tx, workspace, namespace, self._numbers, *tell, self._core.passes_over)
 
     def _add_events(self) -> None:
         lines, self._events = self._events, []

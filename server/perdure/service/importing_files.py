@@ -32,9 +32,9 @@ class FileImport:
         added: Counter[str],
         present: Counter[str],
         kept: list[str],
-        hides: Callable[[str], bool],
+        passes_over: Callable[[str], bool],
     ) -> None:
-        self._hides = hides
+        self._passes_over = passes_over
         self._tx, self._reader = tx, reader_of(tx)
         self._workspace, self._namespace, self._numbers = workspace.within(self._reader), namespace, numbers
         self._added, self._present, self._kept = added, present, kept
@@ -153,7 +153,7 @@ class FileImport:
     def _recall(self, path: str, data: bytes, version: int, seq: int, at: str) -> None:
         """Have recall find what the version says."""
         passages.remove(self._tx, self._namespace, "file", path)
-        if not self._hides(path):
+        if not self._passes_over(path):
             found = file_passages.contents(path, data)
             made = file_passages.rows(self._namespace, path, found, version=version, seq=seq, at=at)
             file_passages.put(self._tx, self._namespace, path, found, len(data), made)

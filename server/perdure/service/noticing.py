@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from sqlmodel import Session
 
-from perdure import documents, note_files
+from perdure import documents
 from perdure.errors import PerdureError, Unavailable
 from perdure.service import file_passages
 from perdure.service.core import Core
@@ -347,7 +347,7 @@ class Noticing(Seeding, Recalling):
         """Return whether a file is not for recall: it is hidden, notes, which become memories, or like .git no text."""
         if not self._core.shows(space, path) or (row is None and any(part.startswith(".") for part in path.split("/"))):
             return True
-        return self._core.settings.seeding.automatic and note_files.is_notes(path)
+        return self._core.passes_over(path)
 
     def _forget_gone(self, space: str, gone: Sequence[StoredFile]) -> None:
         """Take out of recall what is not on disk any more; its versions stay."""

@@ -28,7 +28,7 @@ from perdure.service.memories import Memories, episode_about
 from perdure.service.redaction import Redaction
 from perdure.service.seed_steps import Parsed, Step, Told, Work, notes_there, steps_of
 from perdure.service.upkeep import Upkeep
-from perdure.store import Reader, episodes, files, memories, passages, reader_of, seeds, unsearched
+from perdure.store import Reader, episodes, files, memories, passages, reader_of, seeds
 from perdure.store.seeds import Standing
 from perdure.tables import MemoryRow
 from perdure.types import (
@@ -75,7 +75,7 @@ class _Watch:
 class _Present:
     """What the store knows of a file: the stored reading as it is written there, and what it says of these bytes.
 
-    `searched`: recall finds parts of it as a file, or is to find them.
+    `searched`: recall finds parts of it as a file, as before notes were read.
     """
 
     stored: str | None
@@ -347,7 +347,7 @@ class Seeding(Memories, Files, Upkeep):
         while True:
             with self._core.database.read(caller.namespace) as tx:
                 stored = seeds.reading(tx, caller.namespace, told.file.name)
-                searched = _is_searched(tx, caller.namespace, told.file.name)
+                searched = passages.any_of(tx, caller.namespace, "file", told.file.name)
             # The file is read after what the store knows: whoever wrote that has read it before.
             text = told.file.text()
             known = text is not None and seeding.of_json(stored).sha256 == sha256(text)
@@ -444,8 +444,6 @@ class Seeding(Memories, Files, Upkeep):
             seeds.place(tx, caller.namespace, moved)
             # Its statements are found; its text may be of before the last edit, and says what was forgotten.
             passages.remove(tx, caller.namespace, "file", name)
-            if any(each.sha256 == file.sha256 for each in files.waiting(reader_of(tx), caller.namespace, name)):
-                unsearched.remove(tx, caller.namespace, name)
             if file is GONE:
                 seeds.drop(tx, caller.namespace, name)
             else:
@@ -596,11 +594,6 @@ def _differs(entry: Entry, standing: Mapping[str, Standing], now: str) -> str | 
     if own.archived_at is not None:
         return ARCHIVED
     return None if is_in_force(own, now) else "expired"
-
-
-def _is_searched(reader: Reader, namespace: str, name: str) -> bool:
-    """Return whether recall finds parts of a file, or is to find them."""
-    return passages.any_of(reader, namespace, "file", name) or bool(files.waiting(reader, namespace, name))
 
 
 def sha256(text: str) -> str:

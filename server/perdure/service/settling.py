@@ -57,13 +57,14 @@ class Settling:
         self,
         database: Database,
         workspace_of: Callable[[str], Workspace],
-        hides: Callable[[str], bool],
+        passes_over: Callable[[str], bool],
         volumes: Volumes,
         wake: Callable[[], None],
         foreground: Foreground,
     ) -> None:
         """`wake` is called when there is something new to embed; `foreground` are the calls to give way to."""
-        self._database, self._workspace_of, self._hides, self._volumes = database, workspace_of, hides, volumes
+        self._database, self._workspace_of, self._volumes = database, workspace_of, volumes
+        self._passes_over = passes_over
         self._wake, self._foreground = wake, foreground
         self._guard = threading.Lock()
         self._put: dict[tuple[str, str], _Put] = {}  # what is not noted yet, by whose files and path
@@ -313,12 +314,12 @@ class Settling:
             return self._of(tx, space)
 
     def _of(self, reader: Reader, space: str) -> list[Waiting]:
-        """Return what waits here: not documents, which are read in a process of their own, nor what is hidden."""
+        """Return what waits here: no documents, which are read in a process of their own, and nothing passed over."""
         return [
             each
             for each in files.waiting(reader, space)
             if documents.kind_of(each.path) is None
-            and not self._hides(each.path)
+            and not self._passes_over(each.path)
             and not self._volumes.cover(space, each.path)
             and (space, each.path, each.version) not in self._unreadable
         ]
