@@ -7,7 +7,8 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from sqlmodel import Session
 
@@ -42,8 +43,29 @@ SETTLE_S, SETTLE_BYTES = 0.5, 128 * 1024  # that a question settles what was wri
 FIRST_S = 1.0  # that a question waits for the first look at a volume, whose files nobody wrote through Perdure
 MAX_KNOWN = 20_000  # files of one volume that recall searches
 CHANGED = "changed since it was indexed, and is indexed anew: {}; read_file shows what is there now"
+GONE = "gone since it was indexed, and left out: {}"
 WAITING = "{} files that were written just now are searched as they are now soon; ask again, or use list_files"
 READING = "volumes are still being read for the first time; ask again to search all their files"
+
+
+@dataclass(slots=True)
+class _Changed:
+    """What of the files that an answer shows is not as recall found it, and what else to say of where they lie."""
+
+    notes: list[str] = field(default_factory=list[str])
+    gone: set[str] = field(default_factory=set[str])
+    other: list[str] = field(default_factory=list[str])
+
+    def told(self, answer: Recall) -> Recall:
+        """Return the answer without what is gone, saying the rest."""
+        notes = list(self.notes)
+        if self.other:
+            notes.append(CHANGED.format(", ".join(self.other)))
+        if self.gone:
+            notes.append(GONE.format(", ".join(sorted(self.gone))))
+            hits = tuple(hit for hit in answer.hits if hit.path not in self.gone)
+            answer = replace(answer, hits=hits, empty_reason=None if hits else "no_match")
+        return replace(answer, degraded=(*answer.degraded, *notes)) if notes else answer
 
 
 AS_IT_WAS = Contents((), None)  # of a file that was copied, or touched, and not written: recall has its text
@@ -139,12 +161,12 @@ class Noticing(Seeding, Recalling):
         if waiting:
             answer = _with_waiting(answer, waiting)
         shown = {hit.path: hit.version for hit in answer.hits if hit.path is not None}
-        notes: list[str] = []
+        changed = _Changed()
         for volume in volumes:
             there = {path: shown.pop(path) for path in list(shown) if volume.holds(path)}
-            notes += self._standing(volume, there)
-        notes += self._changed(caller, shown)
-        return replace(answer, degraded=(*answer.degraded, *notes)) if notes else answer
+            self._standing(volume, there, changed)
+        self._note_changed(caller, shown, changed)
+        return changed.told(answer)
 
     def _settle(self, caller: Principal, volumes: Sequence[Volume]) -> int:
         """Take in what was written just now, if that is little; return how many files are not searched yet."""
@@ -165,31 +187,31 @@ class Noticing(Seeding, Recalling):
                 self._have_looked_at(_of_volume(volume))
                 read.wait(max(0.0, deadline - time.monotonic()))
 
-    def _standing(self, volume: Volume, shown: Mapping[str, int | None]) -> list[str]:
-        """Return what to say of a volume beside an answer that shows these files of it."""
+    def _standing(self, volume: Volume, shown: Mapping[str, int | None], changed: _Changed) -> None:
+        """Note what is to be said of a volume beside an answer that shows these files of it."""
         try:
             self._core.workspace_of(volume.space).is_folder(volume.mount)  # which raises where it is away
-            notes = self._changed(_of_volume(volume), shown)
+            self._note_changed(_of_volume(volume), shown, changed)
         except Unavailable as exc:
-            return [f"{exc} What is shown of it here is as it was when it was read last."]
+            changed.notes.append(f"{exc} What is shown of it here is as it was when it was read last.")
+            return
         if volume.space in self._too_many:
-            notes.append(f"of {volume.label} recall searches {MAX_KNOWN} files, and not those beyond")
-        return notes
+            changed.notes.append(f"of {volume.label} recall searches {MAX_KNOWN} files, and not those beyond")
 
-    def _changed(self, owner: Principal, shown: Mapping[str, int | None]) -> list[str]:
-        """Return what to say of files that are another version by now than is shown; they are looked at."""
+    def _note_changed(self, owner: Principal, shown: Mapping[str, int | None], changed: _Changed) -> None:
+        """Note which files are gone, or another version by now than is shown; they are looked at."""
         if not shown:
-            return []
+            return
         space = owner.namespace
         put = {path: self._core.settling.put(space, path) for path in sorted(shown)}
         with self._core.database.read(space) as tx:
             rows = [as_put(row, put[path]) for path in put if (row := files.get(tx, space, path)) is not None]
         workspace = self._core.workspace_of(space)
-        changed = [row.path for row in rows if row.version != shown[row.path] or _is_other(workspace, row)]
-        if not changed:
-            return []
-        self._have_looked_at(owner, at_once=True)
-        return [CHANGED.format(", ".join(changed))]
+        now = {row.path: _as_shown(workspace, row) if row.version == shown[row.path] else "other" for row in rows}
+        changed.gone.update(path for path, what in now.items() if what == "gone")
+        changed.other += [path for path, what in now.items() if what == "other"]
+        if any(what != "same" for what in now.values()):
+            self._have_looked_at(owner, at_once=True)
 
     # --- when to look
 
@@ -485,14 +507,18 @@ def _is_readable(mark: Mark) -> bool:
     return mark.why in (unsearched.WAITS, unsearched.GONE)
 
 
-def _is_other(workspace: Workspace, file: StoredFile) -> bool:
-    """Return whether what is on disk is not, by size and time, what the last version left there."""
+def _as_shown(workspace: Workspace, file: StoredFile) -> Literal["same", "other", "gone"]:
+    """Return whether what is on disk is, by size and time, what the last version left there."""
+    if file.deleted:
+        return "gone"
     if file.changed_us == 0:
-        return False
+        return "same"  # it is being put there
     try:
-        return not is_as_written(file, workspace.stat(file.path))
-    except PerdureError:  # it is gone, or may not be read
-        return True
+        return "same" if is_as_written(file, workspace.stat(file.path)) else "other"
+    except Unavailable:  # what the disk does not tell now is not taken for gone
+        return "other"
+    except PerdureError:
+        return "gone"
 
 
 def _is_gone(workspace: Workspace, path: str) -> bool:

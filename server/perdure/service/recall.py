@@ -139,7 +139,7 @@ class Recalling(Part):
             empty_reason=None if hits else "no_match",
         )
 
-    def _run(self, caller: Principal, query: str, asking: Asking) -> Run:
+    def _run(self, caller: Principal, query: str, asking: Asking, *, again: bool = True) -> Run:
         caller.require("memory:read")
         limit, min_score = checks.between(asking.limit, "limit", 1, MAX_LIMIT), asking.min_score
         max_chars = checks.max_chars(asking.max_chars)
@@ -161,9 +161,14 @@ class Recalling(Part):
                     ranked = self._visible(tx, self._rank(tx, question, found, enough), found.candidates)
                     kept = [r for r in ranked if r.id not in seen and (min_score is None or r.score >= min_score)]
                     hits = _load(tx, question, found, kept[:limit], explain=asking.explain)
-                    nothing = None if hits else _why_nothing(tx, question.spaces)
+                    nothing = None
+                    if not hits:
+                        below = ranked if min_score is not None else ()
+                        nothing = _why_nothing(tx, question.spaces) or _why_empty(found, below)
                     break
             self._ask_index(question, found, found.meaning, 4 * found.meaning.asked)
+        if again and len(hits) < len(kept[:limit]):  # replaced since it was found: what replaced it is there by now
+            return self._run(caller, query, asking, again=False)
         shown = hits_of.within(hits, max_chars, question.terms)
         more = len(shown) < len(kept)
         deepest = not more and position is not None and len(found.candidates) >= DEEP_POOL
@@ -382,7 +387,7 @@ class Recalling(Part):
             pending=found.pending,
             degraded=tuple(found.degraded),
             confidence=round(max((r.score for r in ranked), default=0.0), 3),
-            empty_reason=None if shown else nothing or _why_empty(found, ranked),
+            empty_reason=None if shown else nothing,
             next_cursor=mark.after(len(shown)) if more and mark else None,
             mark=mark,
         )
@@ -501,6 +506,7 @@ def _scored(candidate: passages.Candidate, words: float, near: tuple[list[float]
 
 
 def _why_empty(found: _Found, ranked: Sequence[ranking.Ranked]) -> str:
+    """Return why nothing is shown; `ranked` is what a min_score left out."""
     if not sum(found.searched.values()):
         return "filtered_out"
     if not ranked and (found.pending or found.degraded):
