@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DEADLINE_S, Json, StartStdio, StdioClient, store_of
+from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, run, store_of
 
 
 def write(client: StdioClient, path: str, content: str, **arguments: object) -> Json:
@@ -123,6 +123,19 @@ def test_b135_a_change_from_outside_is_read_kept_and_never_overwritten_unseen(cl
     (files / "a.md").unlink()
     assert client.call("read_file", path="a.md")["isError"]
     assert write(client, "a.md", "back\n")["version"] == 4
+
+
+def test_versions_stay_readable_where_a_folder_came_or_what_was_their_folder_is_a_file(
+    client: StdioClient, data_dir: Path
+) -> None:
+    for path, other in (("docs", "docs/a.md"), ("j/1", "j")):
+        write(client, path, "first\n")
+        client.call("delete_file", path=path)
+        write(client, other, "other\n")
+        assert read(client, path, version=1)[0] == "first\n"
+        assert client.call("read_file", path=path)["isError"]
+        for command in (("log", path), ("show", path, "1")):
+            assert run("files", *command, env=environment(data_dir)).returncode == 0
 
 
 @pytest.mark.directory("looks into the folder")

@@ -240,10 +240,13 @@ class Part:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def _present_at(self, tx: Reader, space: str, path: str) -> Present:
-        """Return what stands at a path of a namespace or a volume: the first that is asked of the transaction."""
+    def _present_at(self, tx: Reader, space: str, path: str, *, former: bool = False) -> Present:
+        """Return what stands at a path of a namespace or a volume: the first that is asked of the transaction.
+
+        Who asks for what is `former` gets it also where a folder or a link is by now, which else raises Refused.
+        """
         put = self._core.settling.put(space, path)
-        return present_of(tx, self._core.workspace_of(space).within(tx), space, path, put)
+        return present_of(tx, self._core.workspace_of(space).within(tx), space, path, put, former=former)
 
     def again(self, call: Callable[[], T]) -> T:
         """Return what a call gives; done anew while the database interrupts it and nothing of it is stored yet."""

@@ -57,7 +57,7 @@ class FileReading(FileListing):
         damaged: tuple[str, ...] = ()
         try:
             with self._core.database.read(owner.namespace) as tx:
-                present = self._present_at(tx, owner.namespace, path)
+                present = self._present_at(tx, owner.namespace, path, former=version is not None)
                 shown = present.version if version is None else version
                 former = shown != present.version or present.unplaced or not (version is None or present.is_there)
                 digest = files.digest_of(tx, owner.namespace, path, shown) if former else None
@@ -70,7 +70,7 @@ class FileReading(FileListing):
             present, shown, former, digest, data = Present(0, stat_of(workspace, path), ""), 0, False, None, None
             damaged = ("The database is damaged: which version this is, and whether it is the last, cannot be read.",)
         if former and digest is None:
-            raise NotFound(f"{path} has no version {shown}; the present one is {present.version}.")
+            raise no_version(workspace, path, shown, present)
         if not former and present.on_disk is None:
             raise missing(path, present)
         if present.external and not former:
@@ -151,13 +151,14 @@ class FileReading(FileListing):
         path = self._path(path)
         owner = self._core.owner(caller, path)
         with self._core.database.read(owner.namespace) as tx:
-            present = self._present_at(tx, owner.namespace, path)
+            present = self._present_at(tx, owner.namespace, path, former=True)
             events = files.events(tx, owner.namespace, path)
         if present.external and present.on_disk is not None:
             at = times.store(present.on_disk.modified)
             what = "not kept yet: the next write keeps it"
             events.append(FileEvent(present.version, at, "external_change", "", present.on_disk.bytes, what))
         if not events:
+            stat_of(self._core.workspace_of(owner.namespace), path)  # which refuses what is no file
             raise missing(path, present)
         return tuple(
             replace(
@@ -188,7 +189,7 @@ class FileReading(FileListing):
         """Return (version, bytes). Raises NotFound."""
         workspace = self._core.workspace_of(namespace)
         with self._core.database.read(namespace) as tx:
-            present = self._present_at(tx, namespace, path)
+            present = self._present_at(tx, namespace, path, former=version is not None)
             wanted = present.version if version is None else version
             digest = files.digest_of(tx, namespace, path, wanted)
             if wanted == present.version and present.on_disk is not None and not present.unplaced:
@@ -196,7 +197,7 @@ class FileReading(FileListing):
         if digest is None:
             if version is None:
                 raise missing(path, present)
-            raise NotFound(f"{path} has no version {wanted}; the present one is {present.version}.")
+            raise no_version(workspace, path, wanted, present)
         if version is None and not present.is_there:
             raise missing(path, present)
         return wanted, self._version(namespace, path, wanted, digest)
@@ -237,6 +238,12 @@ def _too_large(path: str, size: int, what: str, limit: int) -> InvalidInput:
 
 
 SHORT_DIFF = 1_500  # characters of a difference within a refusal
+
+
+def no_version(workspace: Workspace, path: str, version: int, present: Present) -> NotFound:
+    """Return the failure for a version that there never was. Raises Refused for a path at which something else is."""
+    stat_of(workspace, path)
+    return NotFound(f"{path} has no version {version}; the present one is {present.version}.")
 
 
 def missing(path: str, present: Present) -> NotFound:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from perdure.errors import NotFound
+from perdure.errors import NotFound, Refused
 from perdure.store import Reader, files
 from perdure.tree import FileStat, Workspace
 
@@ -31,15 +31,27 @@ class Present:
 
 
 def present_of(
-    reader: Reader, workspace: Workspace, namespace: str, path: str, put: tuple[int, int] | None = None
+    reader: Reader,
+    workspace: Workspace,
+    namespace: str,
+    path: str,
+    put: tuple[int, int] | None = None,
+    *,
+    former: bool = False,
 ) -> Present:
     """Return what stands there. `put` is the version that is known to have been put there, though it is not noted
-    yet, and the time the disk gave it; it has to be older than the reader's view.
+    yet, and the time the disk gave it; it has to be older than the reader's view. For what is `former`, something that
+    is no file counts as nothing.
     """
     row = files.get(reader, namespace, path)
     if row is not None:
         row = as_put(row, put)
-    stat = stat_of(workspace, path)
+    try:
+        stat = stat_of(workspace, path)
+    except Refused:
+        if not former:
+            raise
+        stat = None
     if row is None:
         return Present(0, None, "") if stat is None else Present(1, stat, workspace.digest(path), external=True)
     if is_as_written(row, stat):
