@@ -70,6 +70,9 @@ def test_path_parity_a_folder_has_several_names(client: StdioClient, path: str) 
 def test_a_file_is_a_list_of_one_and_what_is_not_there_is_said_so(client: StdioClient) -> None:
     assert listed(client, path="a/x.md") == ["a/x.md"]
     assert lines(client, "TODO", path="a/x.md") == {"a/x.md": ["2: TODO: call Ana"]}
+    for pattern, taken in {"x.*": True, "*.txt": False, "./*.md": True, "a/*": False, "{y,x}.md": True}.items():
+        assert listed(client, path="a/x.md", pattern=pattern) == ["a/x.md"] * taken, pattern
+        assert list(lines(client, "TODO", path="a/x.md", pattern=pattern)) == ["a/x.md"] * taken, pattern
     said = refused(client, "list_files", path="a/nowhere/x")
     assert "No folder and no file at 'a/nowhere/x'" in said and "'a' " in said and "write_file" in said
     assert "list_files without a path" in refused(client, "list_files", path="nowhere")

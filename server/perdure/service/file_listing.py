@@ -57,8 +57,9 @@ class FileListing(Part):
     ) -> FilePage:
         """Return files beneath a folder in order of their paths, those that were put there from outside included.
 
-        `pattern` is a glob of paths within the folder, `contains` a text or /expression/ that a line must have. Links
-        are not followed. A search that takes long ends with a cursor. Raises NotFound, InvalidInput, Refused.
+        `pattern` is a glob of paths within the folder, of the name where `path` is a file; `contains` a text or
+        /expression/ that a line must have. Links are not followed. A search that takes long ends with a cursor.
+        Raises NotFound, InvalidInput, Refused.
         """
         caller.require("files:read")
         folder = _folder(path)
@@ -76,7 +77,7 @@ class FileListing(Part):
             if self._core.hides(path):
                 passed[HIDDEN] += 1
                 return False
-            return taken is None or taken(path[begin:])
+            return taken is None or taken(path[begin:] or path.rpartition("/")[2])  # the folder itself: it is a file
 
         sought = _Sought(folder, after, find, wanted, passed)
         notes = sought.notes
@@ -184,6 +185,8 @@ def _one(workspace: Workspace, sought: _Sought) -> Iterator[Listed]:
         stat = workspace.stat(sought.folder)
     except NotFound as exc:
         raise _no_folder(workspace, sought.folder) from exc
+    if not sought.wanted(stat.path):
+        return
     if sought.find is None:
         yield stat.path, stat, None
     elif stat.bytes > MAX_SEARCHED_BYTES:
