@@ -108,11 +108,18 @@ class FileListing(Part):
         return FilePage(tuple(page), cursors.of_path(last, request) if last else None, tuple(notes))
 
     def list_mark(self, caller: Principal) -> str:
-        """Return what differs once there are other files than now, by their paths."""
+        """Return what differs once there are other files than now, by their paths.
+
+        Raises Unavailable while a volume is away, of whose files nothing can be told.
+        """
         caller.require("files:read")
         digest = hashlib.sha256()
+        sought = _Sought("", "", None, lambda path: not self._core.hides(path))
         with self._core.database.read(*self._core.volumes.spaces(caller.namespace)) as tx:
-            for file, *_ in self._found(tx, caller, _Sought("", "", None, lambda path: not self._core.hides(path))):
+            found = self._found(tx, caller, sought)
+            if sought.notes:
+                raise Unavailable(sought.notes[0])
+            for file, *_ in found:
                 digest.update(f"{file}\n".encode())
         return digest.hexdigest()
 
