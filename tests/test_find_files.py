@@ -70,6 +70,9 @@ def test_path_parity_a_folder_has_several_names(client: StdioClient, path: str) 
 def test_a_file_is_a_list_of_one_and_what_is_not_there_is_said_so(client: StdioClient) -> None:
     assert listed(client, path="a/x.md") == ["a/x.md"]
     assert lines(client, "TODO", path="a/x.md") == {"a/x.md": ["2: TODO: call Ana"]}
+    for pattern, taken in {"x.*": True, "*.txt": False, "./*.md": True, "a/*": False, "{y,x}.md": True}.items():
+        assert listed(client, path="a/x.md", pattern=pattern) == ["a/x.md"] * taken, pattern
+        assert list(lines(client, "TODO", path="a/x.md", pattern=pattern)) == ["a/x.md"] * taken, pattern
     said = refused(client, "list_files", path="a/nowhere/x")
     assert "No folder and no file at 'a/nowhere/x'" in said and "'a' " in said and "write_file" in said
     assert "list_files without a path" in refused(client, "list_files", path="nowhere")
@@ -128,6 +131,32 @@ def test_an_expression_matches_within_lines(client: StdioClient) -> None:
     said = refused(client, "list_files", contains="/(unclosed/")
     assert "no expression of RE2" in said and "missing" in said
     assert "no expression of RE2" in refused(client, "list_files", contains="/(a)\\1/")
+
+
+def test_a_line_is_found_whatever_ends_it_and_whether_a_byte_order_mark_precedes_it(client: StdioClient) -> None:
+    texts = {"crlf": "one\r\nalpha\r\nneedle\r\nhay\r\n\r\n", "lf": "one\nalpha\nneedle\nhay\n\n"}
+    for name, text in texts.items():
+        done(client, "write_file", path=f"ends/{name}.txt", content=text)
+        done(client, "write_file", path=f"ends/marked-{name}.txt", content=f"\ufeff{text}")
+    every = ["ends/crlf.txt", "ends/lf.txt", "ends/marked-crlf.txt", "ends/marked-lf.txt"]
+
+    for contains, line in {
+        "/a$/": "2: alpha",
+        "/^ONE$/i": "1: one",
+        "/^$/": "5: ",
+        "/^h[^\\r\\n]+$/": "4: hay",
+        "needle\nhay": "3: needle",
+        "needle\r\nhay": "3: needle",
+        "hay\n": "4: hay",
+    }.items():
+        assert lines(client, contains, path="ends") == {path: [line] for path in every}, contains
+    assert lines(client, "/[^a-z]$/", path="ends") == {}
+    for contains in ("/hay\\r$/", "hay\r"):  # what names it still finds the carriage return
+        assert list(lines(client, contains, path="ends")) == every[::2], contains
+    for contains in ("\ufeffone", "\ufeffone\nalpha"):
+        assert list(lines(client, contains, path="ends")) == every[2:], contains
+    done(client, "write_file", path="backslash.txt", content="in C:\\reports\r\n")
+    assert lines(client, "/C:\\\\reports$/") == {"backslash.txt": ["1: in C:\\reports"]}
 
 
 def test_dos_no_expression_and_no_glob_hangs_a_search() -> None:

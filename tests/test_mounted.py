@@ -280,6 +280,24 @@ def test_a_volume_that_is_away_is_named_and_nothing_is_taken_for_deleted(
     assert "degraded" not in done(again, "recall", query="petrel")["structuredContent"]
 
 
+def test_clients_are_told_of_other_files_when_a_volume_is_back_and_not_when_it_goes(
+    connect: Connect, handbook: Path
+) -> None:
+    client = connect(**volume(handbook))
+    client.request("resources/list")
+    handbook.rename(handbook.with_name("unmounted"))
+
+    def told() -> bool:
+        return any(json.loads(line).get("method") == "notifications/resources/list_changed" for line in client.lines)
+
+    deadline = time.monotonic() + 3.5  # a look at which files there are comes every 3 s
+    while time.monotonic() < deadline:
+        assert not told(), "the files of a volume that is away are taken for deleted"
+        time.sleep(0.05)
+    handbook.with_name("unmounted").rename(handbook)
+    wait_for(told)
+
+
 def test_new_files_have_the_permissions_of_the_volume(connect: Connect, handbook: Path) -> None:
     handbook.chmod(0o775)
     client = connect(**volume(handbook, mode="rw"))

@@ -168,6 +168,24 @@ def test_a_file_is_read_as_what_it_is_and_within_limits(client: StdioClient, roo
 
 
 @pytest.mark.directory("looks into the folder")
+def test_the_refusal_of_a_resource_that_is_too_large_names_what_does_give_it(client: StdioClient, root: Path) -> None:
+    for name, content, in_parts in (
+        ("text.md", "Fähre\n".encode() * 200_000, True),
+        ("larger.md", "Fähre\n".encode() * 600_000, True),
+        ("latin.txt", b"caf\xe9\n" * 60_000, True),
+        ("bytes.bin", bytes(300_000), False),
+        ("larger.bin", bytes(4_000_000), False),
+        ("image.png", b"\x89PNG\r\n\x1a\n" * 500_000, False),
+    ):
+        (root / name).write_bytes(content)
+        said = client.request("resources/read", {"uri": f"perdure://files/{name}"})["error"]["message"]
+
+        assert f"{len(content)} bytes" in said and "`perdure files show` prints it" in said
+        assert ("read_file gives it in parts" in said, "read_file" in said) == (in_parts, in_parts), said
+        assert client.call("read_file", path=name)["isError"] != in_parts
+
+
+@pytest.mark.directory("looks into the folder")
 @pytest.mark.parametrize("path", ["../../../perdure.db", "%2e%2e/%2e%2e/x", "/etc/passwd", "link", "no.md", "%ff", ""])
 def test_what_is_no_file_of_the_workspace_is_the_protocols_error(client: StdioClient, root: Path, path: str) -> None:
     (root / "link").symlink_to("/etc/passwd")

@@ -128,8 +128,8 @@ class Watch:
         if not self.watches_list:
             return
         found = await anyio.to_thread.run_sync(self._look_at_list)
-        if found != self._list:
-            self._list = found
+        changed, self._list = found is not None and found != self._list, found
+        if changed:
             await tell(ResourcesListChanged())
 
     def _look(self, uris: list[str]) -> dict[str, object]:
@@ -146,8 +146,8 @@ class Watch:
     def _look_at_list(self) -> str | None:
         try:
             return self._service.list_mark(self._caller)
-        except PerdureError:
-            return self._list
+        except PerdureError:  # a volume is away: once it is back that is told, as a list got meanwhile lacks its files
+            return None
 
 
 class Subscriptions:

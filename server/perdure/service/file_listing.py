@@ -57,8 +57,9 @@ class FileListing(Part):
     ) -> FilePage:
         """Return files beneath a folder in order of their paths, those that were put there from outside included.
 
-        `pattern` is a glob of paths within the folder, `contains` a text or /expression/ that a line must have. Links
-        are not followed. A search that takes long ends with a cursor. Raises NotFound, InvalidInput, Refused.
+        `pattern` is a glob of paths within the folder, of the name where `path` is a file; `contains` a text or
+        /expression/ that a line must have. Links are not followed. A search that takes long ends with a cursor.
+        Raises NotFound, InvalidInput, Refused.
         """
         caller.require("files:read")
         folder = _folder(path)
@@ -76,7 +77,7 @@ class FileListing(Part):
             if self._core.hides(path):
                 passed[HIDDEN] += 1
                 return False
-            return taken is None or taken(path[begin:])
+            return taken is None or taken(path[begin:] or path.rpartition("/")[2])  # the folder itself: it is a file
 
         sought = _Sought(folder, after, find, wanted, passed)
         notes = sought.notes
@@ -107,11 +108,18 @@ class FileListing(Part):
         return FilePage(tuple(page), cursors.of_path(last, request) if last else None, tuple(notes))
 
     def list_mark(self, caller: Principal) -> str:
-        """Return what differs once there are other files than now, by their paths."""
+        """Return what differs once there are other files than now, by their paths.
+
+        Raises Unavailable while a volume is away, of whose files nothing can be told.
+        """
         caller.require("files:read")
         digest = hashlib.sha256()
+        sought = _Sought("", "", None, lambda path: not self._core.hides(path))
         with self._core.database.read(*self._core.volumes.spaces(caller.namespace)) as tx:
-            for file, *_ in self._found(tx, caller, _Sought("", "", None, lambda path: not self._core.hides(path))):
+            found = self._found(tx, caller, sought)
+            if sought.notes:
+                raise Unavailable(sought.notes[0])
+            for file, *_ in found:
                 digest.update(f"{file}\n".encode())
         return digest.hexdigest()
 
@@ -184,6 +192,8 @@ def _one(workspace: Workspace, sought: _Sought) -> Iterator[Listed]:
         stat = workspace.stat(sought.folder)
     except NotFound as exc:
         raise _no_folder(workspace, sought.folder) from exc
+    if not sought.wanted(stat.path):
+        return
     if sought.find is None:
         yield stat.path, stat, None
     elif stat.bytes > MAX_SEARCHED_BYTES:

@@ -117,7 +117,8 @@ class FileReading(FileListing):
         with self._core.database.read(space) as tx:
             present = self._present_at(tx, space, path)
         if present.on_disk is not None and present.on_disk.bytes > MAX_IMAGE_BYTES:
-            raise _too_large(path, present.on_disk.bytes, "a file", MAX_IMAGE_BYTES)
+            with self._core.workspace_of(space).open(path) as file:
+                raise _too_large(path, present.on_disk.bytes, "a file", MAX_IMAGE_BYTES, file.read(HEAD_BYTES))
         data = self._bytes_of(space, path, None)[1]
         mime_type = _mime_type(data[:HEAD_BYTES], path)
         try:
@@ -131,7 +132,7 @@ class FileReading(FileListing):
             mime_type, limit = mime.type_of(path) or "text/plain", MAX_WHOLE_TEXT_BYTES
             mime_type = mime_type if mime.is_text(mime_type) else "text/plain"
         if len(data) > limit:
-            raise _too_large(path, len(data), mime_type, limit)
+            raise _too_large(path, len(data), mime_type, limit, data[:HEAD_BYTES])
         return mime_type, data if text is None else text
 
     def check_shown(self, caller: Principal, path: str) -> None:
@@ -230,10 +231,10 @@ class FileReading(FileListing):
         return "\n" + difference(path, old, new, versions=versions, max_chars=SHORT_DIFF, context=1)
 
 
-def _too_large(path: str, size: int, what: str, limit: int) -> InvalidInput:
+def _too_large(path: str, size: int, what: str, limit: int, head: bytes) -> InvalidInput:
+    in_parts = "read_file gives it in parts, and " if _mime_type(head, path) is None else ""
     return InvalidInput(
-        f"{path} is {size} bytes; of {what} a resource holds up to {limit}. read_file gives a text in "
-        "parts, and `perdure files show` prints any file."
+        f"{path} is {size} bytes; of {what} a resource holds up to {limit}. {in_parts}`perdure files show` prints it."
     )
 
 
