@@ -171,7 +171,7 @@ def test_b135_recall_follows_what_an_editor_did_and_says_so_until_then(client: S
     assert "otter" in found["hits"][0]["content"]
     assert not found.get("degraded")
     kinds = client.call("list_history", kinds=["external_change"])["structuredContent"]["episodes"]
-    assert [each["subject"] for each in kinds] == ["birds.md"]
+    assert [(each["subject"], each["agent"]) for each in kinds] == [("birds.md", "outside")]
 
     (files / "birds.md").unlink()
     assert not recall("otter pond")["hits"]  # at once: whoever asks is shown no text that is gone

@@ -58,6 +58,7 @@ def test_files_put_there_from_outside_are_found_with_their_headings_and_lines(cl
     wait_for(lambda: any(hit["path"] == "birds/69.txt" for hit in recall(client, "number69")))
     episode = client.call("list_history", kinds=["external_change"], limit=100)["structuredContent"]["episodes"]
     assert {each["subject"] for each in episode} >= {"birds/wading/grey.md", "birds/69.txt"}
+    assert {each["agent"] for each in episode} == {"outside"}
     assert write(client, "birds/69.txt", "Silent.\n", expected_version=1)["version"] == 2
 
 

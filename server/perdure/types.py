@@ -59,6 +59,9 @@ EVERY_NAMESPACE = "*"
 SCOPES = frozenset({"memory:read", "memory:write", "files:read", "files:write", "history:read", "admin"})
 
 
+OUTSIDE = "outside"  # the agent of what somebody did to a file by other means: nobody knows who
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """Who is calling, decided once at the edge (identity.py) and passed down as the first argument."""

@@ -23,6 +23,7 @@ from perdure.types import (
     MAX_IMAGE_BYTES,
     MAX_RESULT,
     MAX_WHOLE_TEXT_BYTES,
+    OUTSIDE,
     FileEvent,
     FileText,
     Principal,
@@ -157,7 +158,7 @@ class FileReading(FileListing):
         if present.external and present.on_disk is not None:
             at = times.store(present.on_disk.modified)
             what = "not kept yet: the next write keeps it"
-            events.append(FileEvent(present.version, at, "external_change", "", present.on_disk.bytes, what))
+            events.append(FileEvent(present.version, at, "external_change", OUTSIDE, present.on_disk.bytes, what))
         if not events:
             stat_of(self._core.workspace_of(owner.namespace), path)  # which refuses what is no file
             raise missing(path, present)

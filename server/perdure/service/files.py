@@ -26,6 +26,7 @@ from perdure.types import (
     MAX_EDITED_BYTES,
     MAX_EDITS,
     MAX_WRITE_BYTES,
+    OUTSIDE,
     Edit,
     FileDeleted,
     FileEdited,
@@ -509,4 +510,5 @@ def _move_told(path: str, version: int, target: str, *, stays: bool) -> tuple[st
 
 def _append(tx: Session, caller: Principal, kind: str, path: str, version: int, about: str, now: str) -> int:
     told = f"version {version}{', ' if about else ''}{about}"
-    return episodes.append_event(tx, caller.namespace, kind, path, told, agent=caller.agent, at=now)
+    agent = OUTSIDE if kind == "external_change" else caller.agent
+    return episodes.append_event(tx, caller.namespace, kind, path, told, agent=agent, at=now)

@@ -15,6 +15,7 @@ from perdure.service.exported import FileLine, VersionLine, content_of
 from perdure.store import episodes, files, passages, reader_of, transfer
 from perdure.tables import EpisodeRow
 from perdure.tree import Workspace
+from perdure.types import OUTSIDE
 
 WRITES = ("write_file", "edit_file", "external_change", "move_file")
 KNOWN_US = 1  # a time that no file has: what lies at the path was looked at, and is not the version in SQL
@@ -127,7 +128,7 @@ class FileImport:
             kind="external_change",
             at=now,
             recorded_at=now,
-            agent="",
+            agent=OUTSIDE,
             content=f"version {version}, imported",
             subject=path,
         )

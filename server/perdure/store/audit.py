@@ -13,6 +13,7 @@ from sqlmodel import Session
 from perdure.store.catalogue import has_table, last_given
 from perdure.store.port import AUDITED, TOKEN, Reader, is_sqlite, reader_of
 from perdure.tables import EpisodeRow
+from perdure.types import OUTSIDE
 
 NOTED = "perdure_noted"  # in the info of a session: the changes to be appended before its commit
 FIRST = "0" * 64  # what the first row has for the hash of the one before
@@ -86,7 +87,8 @@ def note_episodes(tx: Session, rows: Sequence[EpisodeRow]) -> None:
 
 def note_event(tx: Session, namespace: str, kind: str, subject: str, *, agent: str, at: str, seq: int) -> None:
     """Note what one episode tells that is no turn."""
-    note(tx, Change(at, namespace, agent, TOOLS.get(kind, kind), subject, seq=seq, token=tx.info.get(TOKEN)))
+    token = tx.info.get(TOKEN) if agent != OUTSIDE else None  # whose call met with it did not do it
+    note(tx, Change(at, namespace, agent, TOOLS.get(kind, kind), subject, seq=seq, token=token))
 
 
 def note(tx: Session, change: Change) -> None:
