@@ -45,6 +45,7 @@ def test_bytes_above_the_limit_are_refused_whole_and_less_is_always_taken(data_d
             ("write_file", {"path": "a.md", "content": "a" * 41}),
             ("write_file", {"path": "a.md", "content": "a", "mode": "append"}),
             ("edit_file", {"path": "a.md", "edits": edit}),
+            ("edit_file", {"path": "a.md", "edits": edit, "dry_run": True}),
         ):
             said = refused(client, tool, **arguments)
             assert "needs 1 bytes more, and the limit is 100 ([files] max_bytes)" in said, (tool, arguments)

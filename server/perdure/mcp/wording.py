@@ -176,7 +176,8 @@ def recalled(found: Recall) -> Answer:
     lines = [_hit_line(hit, above) for hit, above in zip(found.hits, threads, strict=False)]
     if not found.hits:
         lines.append(EMPTY.get(found.empty_reason or "", "Nothing found."))
-    searched = ", ".join(f"{count} {name}" for name, count in found.searched.items())
+    counted = {"files": "parts of files"}  # of which a hit is one
+    searched = ", ".join(f"{count} {counted.get(name, name)}" for name, count in found.searched.items())
     channels = "+".join(found.channels)
     lines.append(f"(searched {searched} by {channels or 'nothing'}; confidence {found.confidence:.2f})")
     if found.reading:

@@ -123,7 +123,10 @@ class Files(FileReading):
             with self._core.database.read(owner.namespace) as tx:
                 present = self._present_at(tx, owner.namespace, path)
             self._expect(owner, workspace, path, present, expected_version, dry_run=True)
-            return self._edited(owner.namespace, path, present, edits, dry_run=True)[0]
+            receipt, data = self._edited(owner.namespace, path, present, edits, dry_run=True)
+            before = present.on_disk.bytes if present.on_disk is not None else None
+            self._admit_file(caller, owner, path, before, data)
+            return receipt
         self._core.database.check_writable()
         with self._core.foreground.under_way(), self._core.files_lock.held():
             if (earlier := once.before(self._core.database)) is not None:
