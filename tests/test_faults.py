@@ -263,17 +263,22 @@ def test_a_database_that_is_lost_is_refused_until_it_is_back_or_its_record_is_de
     (record,) = (tmp_path / "state").rglob("stores/*")
 
     database.unlink()
-    missing = perdure(data_dir, "recall", "kettle", **here)
+    missing, tested = perdure(data_dir, "recall", "kettle", **here), [perdure(data_dir, "selftest", **here)]
     assert not database.exists()
     database.write_bytes(b"")
     emptied = perdure(data_dir, "recall", "kettle", **here)
+    tested.append(perdure(data_dir, "selftest", **here))
     assert database.read_bytes() == b""
     database.write_bytes(kept)
     assert KETTLE in perdure(data_dir, "recall", "kettle", **here).stdout
     shutil.rmtree(data_dir)
     deleted = perdure(data_dir, "remember", LAMP, **here)
+    tested.append(perdure(data_dir, "selftest", **here))
     assert not data_dir.exists()
 
+    for selftest, refused in zip(tested, (missing, emptied, deleted), strict=True):
+        assert selftest.returncode == 1
+        assert refused.stderr.removeprefix("perdure: ").strip() in selftest.stdout
     for refused in (missing, emptied, deleted):
         assert refused.returncode == 1
         assert "missing or empty" in refused.stderr

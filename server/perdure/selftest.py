@@ -20,7 +20,8 @@ from typing import Any
 import perdure
 from perdure import mounts
 from perdure.errors import Unavailable
-from perdure.settings import PREFIX, Settings
+from perdure.settings import PREFIX, Settings, record_of
+from perdure.store.place import Place
 
 ANSWER_S = 10.0  # a start on a busy machine takes a few seconds
 PROTOCOL = "2025-06-18"
@@ -81,6 +82,12 @@ KINDS = (
 def run(settings: Settings) -> Iterator[Step]:
     """Yield each step as it is done; after one that failed the rest makes no sense and is left out."""
     killed = False
+    try:
+        if settings.database.url is None:
+            Place(settings.data_dir, record_of(settings.data_dir)).find()
+    except Unavailable as exc:
+        yield Step("the store of this directory", False, str(exc), tried=False)
+        return
     try:
         with TemporaryDirectory(prefix=FOLDER, dir=mounts.nearest(settings.data_dir)) as folder:
             for step in _written(Path(folder)):
