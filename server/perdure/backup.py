@@ -20,10 +20,12 @@ from perdure.disk import working_folder
 from perdure.errors import NotFound, Refused, Unavailable
 from perdure.kept import content_place, former_place
 from perdure.sealing import Identity, Seal
+from perdure.settings import record_of
 from perdure.snapshots import FileThen, files_then, passed_over, workspaces
 from perdure.store import Reader, vectors
 from perdure.store.catalogue import has_column
 from perdure.store.files import StoredVersion
+from perdure.store.place import Place
 from perdure.tree import changed_us
 from perdure.workspace import DirectoryWorkspace
 
@@ -60,12 +62,16 @@ def back_up(directory: Path, out: Path, settings: str, seal: Seal | None = None)
     version of a file it knows is there. Raises NotFound without a store, Refused if `out` exists, Unavailable.
     """
     database = directory / DATABASE
-    if not database.exists():
-        raise NotFound(f"There is no store in {directory}. PERDURE_DATA_DIR or --data-dir names another directory.")
+    none = f"There is no store in {directory}. PERDURE_DATA_DIR or --data-dir names another directory."
+    if not Place(directory, record_of(directory)).find():
+        raise NotFound(none)
     with held(directory), bytes_held(directory), archive.written(out, seal=seal, private=directory) as (new, room):
         at = archive.stamp()
         archive.copy_database(database, room / DATABASE)
         with closing(new.add_database(room / DATABASE)) as copy:
+            migrations.refuse_unknown(copy)
+            if migrations.schema_version(copy) is None:  # whoever began it was killed before the first write
+                raise NotFound(none)
             new.add(SETTINGS, BytesIO(settings.encode()))
             problems: list[str] = []
             named, left_out = workspaces(directory)
