@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from perdure import archive, migrations, sealing
 from perdure.archive import DATABASE, SETTINGS, Manifest, Writer
-from perdure.directory import SETTINGS_OF_BACKUP, bytes_held, held, held_alone, replace_content
+from perdure.directory import SETTINGS_OF_BACKUP, UNPACKING, bytes_held, held, held_alone, replace_content
 from perdure.disk import working_folder
 from perdure.errors import NotFound, Refused, Unavailable
 from perdure.kept import content_place, former_place
@@ -28,8 +28,6 @@ from perdure.store.files import StoredVersion
 from perdure.store.place import Place
 from perdure.tree import changed_us
 from perdure.workspace import DirectoryWorkspace
-
-STAGED = ".restoring-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +104,7 @@ def restore(directory: Path, file: Path, identities: Sequence[Identity] = (), se
 def _restore(directory: Path, file: Path) -> Restored:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with held_alone(directory):
-        for former in directory.glob(f"{STAGED}*"):
-            shutil.rmtree(former)  # of a restore that was killed while it unpacked
-        staged = directory / f"{STAGED}{secrets.token_hex(6)}"
+        staged = directory / f"{UNPACKING}{secrets.token_hex(6)}"
         try:
             manifest = archive.unpack(file, staged)
             _check(staged, manifest)
