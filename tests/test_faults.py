@@ -81,10 +81,11 @@ def perdure(data_dir: Path, *arguments: str, **settings: str) -> subprocess.Comp
 # --- a full disk
 
 
-def test_on_a_full_disk_writes_are_refused_reads_go_on_and_forget_works(disk: Disk, store: Path) -> None:
+def test_on_a_full_disk_writes_are_refused_reads_go_on_and_taking_away_works(disk: Disk, store: Path) -> None:
     disk.put(store)
     client = disk.start()
     assert_reads(client)
+    assert not client.call("set_state", key="task.door", value="open")["isError"]
     filler = disk.fill()
 
     for said in refusals(client):
@@ -92,6 +93,10 @@ def test_on_a_full_disk_writes_are_refused_reads_go_on_and_forget_works(disk: Di
     assert_reads(client)
     assert not client.call("forget", key="kettle")["isError"]
     assert recalled(client, "kettle") == []
+    assert not client.call("delete_file", path="notes/plan.md")["isError"]
+    assert not client.call("set_state", key="task.door", delete=True)["isError"]
+    undone = client.call("forget", key="kettle", undo=True)
+    assert undone["isError"] and "undo a forget" in undone["content"][0]["text"]
     for said in refusals(client):
         assert "disk is full" in said, "what was set aside for forget must not go to others"
     assert "disk is full" in json.loads(disk.perdure("status", "--json").stdout)["writes_blocked"]
