@@ -28,6 +28,7 @@ from perdure.kept import content_place
 from perdure.types import Asking
 from test_cli import CommandLine
 from test_durability import contents
+from warm import Process
 
 pytestmark = pytest.mark.sqlite(reason="backups are of a store in a file")
 
@@ -366,6 +367,56 @@ def test_a_restore_that_is_killed_leaves_the_former_store_or_is_finished_by_whoe
             break
     assert found == sorted(found, reverse=True)  # old up to one moment, and new from there on
     assert set(found) == {"old", "new"}
+
+
+# Stops a restore when it makes the database in the folder that it unpacks into: for good, or until a line comes.
+UNPACKING = """
+import os, sys
+from pathlib import Path
+from perdure.backup import restore
+def hook(event, arguments):
+    if event == "open" and ".restoring-" in str(arguments[0]) and str(arguments[0]).endswith("perdure.db"):
+        sys.stdout.write("unpacking\\n")
+        sys.stdout.flush()
+        if not sys.stdin.readline():
+            os._exit(9)
+sys.addaudithook(hook)
+restore(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_what_a_restore_unpacked_is_removed_by_whoever_opens_the_directory_next_and_not_while_it_runs(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    with cli.service() as (service, caller):
+        service.remember(caller, "The kettle is on the left.")
+    out = tmp_path / "b.zip"
+    back_up(cli.data_dir, out, "")
+
+    def unpacking() -> Process:
+        env = {**os.environ, **cli.environment}
+        process = launch_python(UNPACKING, str(cli.data_dir), str(out), env=env)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"unpacking\n"
+        return process
+
+    def left() -> list[Path]:
+        return [*cli.data_dir.glob(".restoring-*"), *cli.data_dir.glob(f"{ROOM}*")]
+
+    killed = unpacking()
+    killed.communicate(timeout=DEADLINE_S)
+    (cli.data_dir / f"{ROOM}opened").mkdir()  # where an encrypted one is opened into
+    assert killed.returncode == 9 and len(left()) == 2
+    assert "kettle" in cli.answer("recall", "kettle")
+    assert left() == []
+
+    running = unpacking()
+    beneath = left()
+    status, _, err = cli.run("recall", "kettle")
+    assert (status, left()) == (1, beneath) and "A restore is replacing" in err
+    running.communicate(b"go on\n" * 9, timeout=DEADLINE_S)
+    assert running.returncode == 0
+    assert "kettle" in cli.answer("recall", "kettle")
 
 
 def store_of(revision: str, data_dir: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sqlite3
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import volumes
-from conftest import DEADLINE_S, Json, copy_store, environment, on_postgres, run, store_of, stored_bytes
+from conftest import DEADLINE_S, Json, StartStdio, copy_store, environment, on_postgres, run, store_of, stored_bytes
+from perdure.kept import content_place
 from perdure.mounts import Mount, doubts, lasts
 from volumes import DATA, DISK, HERONS, WITHOUT, Disk
 
@@ -134,6 +136,57 @@ def test_doctor_lists_what_piles_up_how_large_it_is_and_how_to_remove_it(store: 
     again = perdure(data_dir, "doctor", "--json", **WITHOUT)
     assert "kept" not in findings(again)
     assert again.returncode == 0
+
+
+@pytest.mark.directory(reason="the bytes lie there")
+@pytest.mark.parametrize(
+    ("removed", "missing"),
+    [
+        ("workspace", "workspace is missing"),
+        ("workspace/default/versions", "is missing: default/versions."),
+        ("workspace/default/files", "is missing: default/files."),
+        ("workspace/default/versions/sha256/*/*", None),
+    ],
+)
+def test_doctor_tells_where_files_or_kept_versions_are_gone_and_which(
+    store: Path, data_dir: Path, removed: str, missing: str | None
+) -> None:
+    copy_store(store, data_dir)
+    well = perdure(data_dir, "doctor", "--json", **WITHOUT)
+    for path in data_dir.glob(removed):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    done = perdure(data_dir, "doctor", "--json", **WITHOUT)
+
+    assert well.returncode == 0 and "All bytes of the 1 kept" in findings(well)["versions"]["text"]
+    told = findings(done)
+    assert done.returncode == (1 if missing is not None else 0)
+    assert ("workspace" in told) == (missing is not None)
+    if missing is not None:
+        assert missing in told["workspace"]["text"] and "perdure restore" in told["workspace"]["fix"]
+    if removed != "workspace/default/files":
+        assert "1 of the 1 kept versions" in told["versions"]["text"]
+        assert "version 1 of notes/plan.md in default" in told["versions"]["text"]
+        assert told["versions"]["level"] == "warning" and "perdure restore" in told["versions"]["fix"]
+
+
+@pytest.mark.directory(reason="the bytes lie there")
+def test_doctor_counts_the_versions_without_bytes_and_names_a_few(start_stdio: StartStdio, data_dir: Path) -> None:
+    client = start_stdio(**WITHOUT)
+    client.initialize()
+    for n in range(6):
+        client.call("write_file", path="plan.md", content=f"{n}\n")
+    client.call("write_file", path="same.md", content="5\n")
+    contents = [content_place(hashlib.sha256(f"{n}\n".encode()).hexdigest()) for n in range(6)]
+    for n in (0, 1, 2):
+        (data_dir / "workspace" / "default" / contents[n]).unlink()
+    (data_dir / "workspace" / "default" / contents[3]).write_bytes(b"")
+
+    told = findings(perdure(data_dir, "doctor", "--json", **WITHOUT))
+
+    assert "workspace" not in told
+    first = "version 1 of plan.md in default, version 2 of plan.md in default, version 3 of plan.md in default"
+    assert f"4 of the 7 kept versions of files are gone or cut short: {first} and 1 more." in told["versions"]["text"]
 
 
 def newer(database: Path) -> None:

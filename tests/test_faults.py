@@ -81,10 +81,11 @@ def perdure(data_dir: Path, *arguments: str, **settings: str) -> subprocess.Comp
 # --- a full disk
 
 
-def test_on_a_full_disk_writes_are_refused_reads_go_on_and_forget_works(disk: Disk, store: Path) -> None:
+def test_on_a_full_disk_writes_are_refused_reads_go_on_and_taking_away_works(disk: Disk, store: Path) -> None:
     disk.put(store)
     client = disk.start()
     assert_reads(client)
+    assert not client.call("set_state", key="task.door", value="open")["isError"]
     filler = disk.fill()
 
     for said in refusals(client):
@@ -92,6 +93,10 @@ def test_on_a_full_disk_writes_are_refused_reads_go_on_and_forget_works(disk: Di
     assert_reads(client)
     assert not client.call("forget", key="kettle")["isError"]
     assert recalled(client, "kettle") == []
+    assert not client.call("delete_file", path="notes/plan.md")["isError"]
+    assert not client.call("set_state", key="task.door", delete=True)["isError"]
+    undone = client.call("forget", key="kettle", undo=True)
+    assert undone["isError"] and "undo a forget" in undone["content"][0]["text"]
     for said in refusals(client):
         assert "disk is full" in said, "what was set aside for forget must not go to others"
     assert "disk is full" in json.loads(disk.perdure("status", "--json").stdout)["writes_blocked"]
@@ -263,17 +268,24 @@ def test_a_database_that_is_lost_is_refused_until_it_is_back_or_its_record_is_de
     (record,) = (tmp_path / "state").rglob("stores/*")
 
     database.unlink()
-    missing = perdure(data_dir, "recall", "kettle", **here)
+    missing, tested = perdure(data_dir, "recall", "kettle", **here), [perdure(data_dir, "selftest", **here)]
+    saved = perdure(data_dir, "backup", str(tmp_path / "b.zip"), **here)
     assert not database.exists()
     database.write_bytes(b"")
     emptied = perdure(data_dir, "recall", "kettle", **here)
+    tested.append(perdure(data_dir, "selftest", **here))
     assert database.read_bytes() == b""
     database.write_bytes(kept)
     assert KETTLE in perdure(data_dir, "recall", "kettle", **here).stdout
     shutil.rmtree(data_dir)
     deleted = perdure(data_dir, "remember", LAMP, **here)
+    tested.append(perdure(data_dir, "selftest", **here))
     assert not data_dir.exists()
 
+    assert (saved.returncode, saved.stderr) == (1, missing.stderr)
+    for selftest, refused in zip(tested, (missing, emptied, deleted), strict=True):
+        assert selftest.returncode == 1
+        assert refused.stderr.removeprefix("perdure: ").strip() in selftest.stdout
     for refused in (missing, emptied, deleted):
         assert refused.returncode == 1
         assert "missing or empty" in refused.stderr
@@ -328,6 +340,37 @@ def test_what_is_no_store_is_refused_and_left_as_it_is(
         FileDatabase(tmp_path)
 
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("replace", [other_program, other_program_with_a_log, no_database, newer])
+def test_a_backup_of_what_is_no_store_of_ours_is_refused_as_every_command_is(
+    store: Path, data_dir: Path, tmp_path: Path, replace: Callable[[Path], None]
+) -> None:
+    shutil.copytree(store, data_dir)
+    if replace is not newer:
+        (data_dir / "perdure.db").unlink()
+    replace(data_dir / "perdure.db")
+    before = (data_dir / "perdure.db").read_bytes()
+
+    recall = perdure(data_dir, "recall", "kettle", **WITHOUT)
+    backup = perdure(data_dir, "backup", str(tmp_path / "b.zip"), **WITHOUT)
+
+    assert (backup.returncode, backup.stderr) == (recall.returncode, recall.stderr) == (1, recall.stderr)
+    assert not (tmp_path / "b.zip").exists()
+    assert (data_dir / "perdure.db").read_bytes() == before
+
+
+def test_a_backup_where_no_store_was_ever_kept_says_so(data_dir: Path, tmp_path: Path) -> None:
+    absent = perdure(data_dir, "backup", str(tmp_path / "b.zip"), **WITHOUT)
+    made = data_dir.exists()
+    data_dir.mkdir()
+    (data_dir / "perdure.db").touch()
+    begun = perdure(data_dir, "backup", str(tmp_path / "b.zip"), **WITHOUT)
+
+    assert not made
+    for done in (absent, begun):
+        assert done.returncode == 1
+        assert f"There is no store in {data_dir}" in done.stderr
 
 
 def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(store: Path, data_dir: Path) -> None:

@@ -15,19 +15,19 @@ from urllib.parse import quote
 
 from perdure import archive, migrations, sealing
 from perdure.archive import DATABASE, SETTINGS, Manifest, Writer
-from perdure.directory import SETTINGS_OF_BACKUP, bytes_held, held, held_alone, replace_content
+from perdure.directory import SETTINGS_OF_BACKUP, UNPACKING, bytes_held, held, held_alone, replace_content
 from perdure.disk import working_folder
 from perdure.errors import NotFound, Refused, Unavailable
 from perdure.kept import content_place, former_place
 from perdure.sealing import Identity, Seal
+from perdure.settings import record_of
 from perdure.snapshots import FileThen, files_then, passed_over, workspaces
 from perdure.store import Reader, vectors
 from perdure.store.catalogue import has_column
 from perdure.store.files import StoredVersion
+from perdure.store.place import Place
 from perdure.tree import changed_us
 from perdure.workspace import DirectoryWorkspace
-
-STAGED = ".restoring-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,16 @@ def back_up(directory: Path, out: Path, settings: str, seal: Seal | None = None)
     version of a file it knows is there. Raises NotFound without a store, Refused if `out` exists, Unavailable.
     """
     database = directory / DATABASE
-    if not database.exists():
-        raise NotFound(f"There is no store in {directory}. PERDURE_DATA_DIR or --data-dir names another directory.")
+    none = f"There is no store in {directory}. PERDURE_DATA_DIR or --data-dir names another directory."
+    if not Place(directory, record_of(directory)).find():
+        raise NotFound(none)
     with held(directory), bytes_held(directory), archive.written(out, seal=seal, private=directory) as (new, room):
         at = archive.stamp()
         archive.copy_database(database, room / DATABASE)
         with closing(new.add_database(room / DATABASE)) as copy:
+            migrations.refuse_unknown(copy)
+            if migrations.schema_version(copy) is None:  # whoever began it was killed before the first write
+                raise NotFound(none)
             new.add(SETTINGS, BytesIO(settings.encode()))
             problems: list[str] = []
             named, left_out = workspaces(directory)
@@ -100,9 +104,7 @@ def restore(directory: Path, file: Path, identities: Sequence[Identity] = (), se
 def _restore(directory: Path, file: Path) -> Restored:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with held_alone(directory):
-        for former in directory.glob(f"{STAGED}*"):
-            shutil.rmtree(former)  # of a restore that was killed while it unpacked
-        staged = directory / f"{STAGED}{secrets.token_hex(6)}"
+        staged = directory / f"{UNPACKING}{secrets.token_hex(6)}"
         try:
             manifest = archive.unpack(file, staged)
             _check(staged, manifest)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from perdure.disk import sync_folder
+from perdure.disk import sweep, sync_folder
 from perdure.errors import Refused, Unavailable
 
 LOCK = "in-use.lock"  # shared by all that use the directory; one that replaces its content holds it alone
@@ -17,6 +18,7 @@ PATIENCE_S = 2.0  # a command that is about to end, or a replacement that is abo
 RETRY_S = 0.02
 BYTES_LOCK = "versions.lock"  # shared by all that read versions as of a former moment; alone whoever removes bytes
 
+UNPACKING = ".restoring-"  # begins the name of a folder that a restore unpacks into while it holds the directory alone
 COMING, FORMER = "coming-", "before-restore-"
 SETTINGS_OF_BACKUP = "settings-of-backup.toml"
 REPLACED = (SETTINGS_OF_BACKUP, "workspace", "perdure.db")  # in this order, as far as they come
@@ -40,10 +42,15 @@ def settle(directory: Path) -> None:
 
 @contextmanager
 def held(directory: Path) -> Generator[None]:
-    """Hold the directory as one of any number that use it. Raises Unavailable while a restore replaces its content."""
+    """Hold the directory as one of any number that use it. Raises Unavailable while a restore replaces its content.
+
+    What a restore left that was killed while it unpacked is removed.
+    """
     with _locked(directory, fcntl.LOCK_SH) as got:
-        if not got:
+        if got is False:
             raise Unavailable(f"A restore is replacing the content of {directory}. Try again when it has ended.")
+        if got:
+            _remove_unpacked(directory)
         yield
 
 
@@ -55,6 +62,7 @@ def held_alone(directory: Path) -> Generator[None]:
             raise Refused(f"{directory} is in use. Stop the servers, and the clients that started one; then try again.")
         for coming in _coming(directory):
             _place(directory, coming)
+        _remove_unpacked(directory)
         yield
 
 
@@ -62,7 +70,7 @@ def held_alone(directory: Path) -> Generator[None]:
 def bytes_held(directory: Path) -> Generator[None]:
     """Keep the bytes of all versions of files that there are where they are. Raises Unavailable."""
     with _locked(directory, fcntl.LOCK_SH, BYTES_LOCK) as got:
-        if not got:
+        if got is False:
             raise Unavailable("Bytes of former versions are being removed. Try again when that has ended.")
         yield
 
@@ -71,7 +79,7 @@ def bytes_held(directory: Path) -> Generator[None]:
 def bytes_held_alone(directory: Path) -> Generator[bool]:
     """Give whether bytes of versions may be removed now: not while somebody reads them as of a former moment."""
     with _locked(directory, fcntl.LOCK_EX, BYTES_LOCK, patience_s=0) as got:
-        yield got
+        yield got is True
 
 
 def replace_content(directory: Path, staged: Path, at: str) -> Path:
@@ -110,15 +118,24 @@ def _coming(directory: Path) -> list[Path]:
     return sorted(directory.glob(f"{COMING}*"))
 
 
+def _remove_unpacked(directory: Path) -> None:
+    """Remove what killed restores unpacked. The caller holds the directory, so none is under way."""
+    for left in directory.glob(f"{UNPACKING}*"):
+        shutil.rmtree(left, ignore_errors=True)  # a read-only disk, or another process is at it
+    sweep(directory)  # into which one that was encrypted was opened
+
+
 @contextmanager
-def _locked(directory: Path, how: int, name: str = LOCK, *, patience_s: float = PATIENCE_S) -> Generator[bool]:
-    """Give whether the lock was got within the patience; it is let go when the block ends."""
+def _locked(directory: Path, how: int, name: str = LOCK, *, patience_s: float = PATIENCE_S) -> Generator[bool | None]:
+    """Give whether the lock was got within the patience, None where there can be none to share; it is let go when the
+    block ends.
+    """
     try:
         fd = os.open(directory / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         if how == fcntl.LOCK_EX:
             raise
-        yield True  # where not even the lock can be made, nothing can be replaced either
+        yield None  # where not even the lock can be made, nothing can be replaced either
         return
     try:
         yield _lock(fd, how, patience_s)

@@ -66,7 +66,7 @@ def new_file(out: Path) -> Generator[tuple[IO[bytes], Path]]:
     Raises FileExistsError if something is called so, at the begin or at the end; OSError.
     """
     if os.path.lexists(out):
-        _sweep(out.parent)
+        sweep(out.parent)
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(out))
     with working_folder(out.parent) as room:
         staged = room / "new"
@@ -81,7 +81,7 @@ def new_file(out: Path) -> Generator[tuple[IO[bytes], Path]]:
 @contextmanager
 def working_folder(parent: Path) -> Generator[Path]:
     """Give an empty folder to work in, and remove it; one that a killed process left there is removed before."""
-    _sweep(parent)
+    sweep(parent)
     room, held = _new_room(parent)
     try:
         yield room
@@ -119,7 +119,8 @@ def _new_room(parent: Path) -> tuple[Path, int]:
         os.close(held)
 
 
-def _sweep(parent: Path) -> None:
+def sweep(parent: Path) -> None:
+    """Remove what killed processes left of what they were making in this folder."""
     for left in parent.glob(f"{ROOM}*"):
         with suppress(OSError):  # another user's, or another process was first
             held = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

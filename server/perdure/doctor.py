@@ -9,8 +9,9 @@ import os
 import shlex
 import sqlite3
 import sys
-from collections.abc import Iterator
-from contextlib import closing, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,16 +22,21 @@ from perdure.backends import Backends
 from perdure.embedders import missing_model
 from perdure.endpoint import is_local
 from perdure.errors import InvalidInput, Unavailable
+from perdure.kept import is_kept
 from perdure.models import Models
 from perdure.settings import Settings, record_of
-from perdure.store import EVERY, Reader, contents, health, look, vectors
+from perdure.store import EVERY, Reader, contents, health, look, vectors, versions
 from perdure.store.place import Place, advice
 from perdure.store.reserve import RESERVE_BYTES
 from perdure.store.vectors import IndexState
+from perdure.types import VOLUME_SPACE
 
 Level = Literal["ok", "warning", "failure"]
 
 PAGES_S = 5.0  # an examination of pages; a store of some hundred megabytes is read in that time
+LOOK_S = 5.0  # a look for the bytes of versions; some 100,000 a second on a local disk
+LOOKED_FOR = 1_000  # versions between two looks at the clock
+NAMED = 3
 LITTLE_ROOM = 20 * RESERVE_BYTES
 WAL_RESET_FIXED = (3, 51, 3)  # sqlite.org: two connections, one writing and one checkpointing, since 3.7.0
 CLOCK_SLACK = timedelta(minutes=5)
@@ -45,6 +51,10 @@ RESTORE = (
     "recall and perdure history show what can still be read."
 )
 
+FILES_LOST = (
+    "Mount what was in {0}, or put it back; or restore a backup (perdure restore FILE), which has what was there when "
+    "it was made. Until then what is missing cannot be read, and the rest can."
+)
 LOST = (
     "Mount the disk or volume that holds the store, set PERDURE_DATA_DIR to where it was moved, or restore a backup "
     "(perdure restore FILE)."
@@ -255,6 +265,7 @@ def _contents(reader: sqlite3.Connection, settings: Settings) -> Iterator[Findin
         )
         return
     yield Finding("schema", "ok", f"The schema is {present}, that of this program.")
+    yield from _files(lambda: nullcontext(reader), settings)
     yield from _rows(reader, settings)
 
 
@@ -292,6 +303,8 @@ def _postgres(settings: Settings) -> Iterator[Finding]:
                     yield Finding("database", "failure", why, "Until then servers answer from what is stored.")
                 yield Finding("schema", "ok", f"The schema is {database.schema(reader)}, that of this program.")
                 yield from _rows(reader, settings)
+            if settings.data_dir.is_dir():
+                yield from _files(lambda: database.read(EVERY), settings)
         except Unavailable as exc:
             yield Finding("database", "failure", str(exc), "Look at the log of its server.")
 
@@ -300,6 +313,64 @@ def _no_directory(reader: Reader, directory: Path) -> Finding:
     if contents.any_elsewhere(reader):
         return Finding("files", "failure", f"The files of this store are kept in {directory}, which is missing.", LOST)
     return Finding("permissions", "ok", f"There is no {directory} yet; the first command or server makes it.")
+
+
+def _files(now: Callable[[], AbstractContextManager[Reader]], settings: Settings) -> Iterator[Finding]:
+    """Look for the files and their kept versions where they lie. `now` opens a view of the database as it is then."""
+    workspace = settings.data_dir / "workspace"
+    with now() as reader:
+        spaces = [
+            (name, count, stands)
+            for name, count, stands in versions.spaces(reader)
+            if settings.files.store == "directory" or name.startswith(VOLUME_SPACE)
+        ]
+    if not spaces:
+        return
+    fix = FILES_LOST.format(workspace)
+    folders = [f"{name}/versions" for name, _, _ in spaces]
+    folders += [f"{name}/files" for name, _, stands in spaces if stands and not name.startswith(VOLUME_SPACE)]
+    missing = sorted(folder for folder in folders if not (workspace / folder).is_dir())
+    if not workspace.is_dir():
+        yield Finding("workspace", "failure", f"{workspace} is missing, and files of this store lie in it.", fix)
+    elif missing:
+        text = f"Of {workspace}, which has files of this store, is missing: {_some(missing, len(missing))}."
+        yield Finding("workspace", "failure", text, fix)
+    yield _kept_versions(now, workspace, {name: count for name, count, _ in spaces}, fix)
+
+
+def _kept_versions(
+    now: Callable[[], AbstractContextManager[Reader]], workspace: Path, counts: dict[str, int], fix: str
+) -> Finding:
+    until = time.monotonic() + LOOK_S
+    looked, gone, named = 0, 0, list[str]()
+    for space in counts:
+        root, after = workspace / space, ("", 0)
+        while time.monotonic() < until:
+            with now() as reader:
+                page = versions.kept_after(reader, space, after, LOOKED_FOR)
+            without = [each for each in page if not is_kept(root, *each)]
+            if without:  # unless they were pruned or erased meanwhile
+                with now() as reader:
+                    still = set(versions.kept_after(reader, space, after, LOOKED_FOR))
+                without = [each for each in without if each in still]
+            looked, gone = looked + len(page), gone + len(without)
+            named += [f"version {version} of {path} in {space}" for path, version, *_ in without[: NAMED - len(named)]]
+            if len(page) < LOOKED_FOR:
+                break
+            after = page[-1][:2]
+    much = f"{looked:,} kept versions of files"
+    if time.monotonic() >= until:
+        much += f" that were looked at in {LOOK_S:g} s, of {sum(counts.values()):,},"
+    if not gone:
+        return Finding("versions", "ok", f"All bytes of the {much} are there.")
+    text = f"The bytes of {gone:,} of the {much} are gone or cut short: {_some(named, gone)}."
+    # A warning: what is there works, and no start of anything brings them back.
+    return Finding("versions", "warning", text, fix)
+
+
+def _some(names: list[str], count: int) -> str:
+    more = f" and {count - NAMED:,} more" * (count > NAMED)
+    return f"{', '.join(names[:NAMED])}{more}"
 
 
 def _pages(reader: sqlite3.Connection) -> Finding:

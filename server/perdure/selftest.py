@@ -20,9 +20,10 @@ from typing import Any
 import perdure
 from perdure import mounts
 from perdure.errors import Unavailable
-from perdure.settings import PREFIX, Settings
+from perdure.settings import PREFIX, Settings, record_of
+from perdure.store.place import Place
 
-ANSWER_S = 10.0  # a start on a busy machine takes a few seconds
+ANSWER_S = 30.0  # a start takes a second, and many on a machine that is busy with others
 PROTOCOL = "2025-06-18"
 FOLDER = "selftest-"
 KILL = "kill the server with SIGKILL"
@@ -30,9 +31,13 @@ KILL = "kill the server with SIGKILL"
 Json = dict[str, Any]  # Any: messages of a protocol
 
 
+class _Late(Unavailable):
+    """No answer came in time, which says nothing about the disk."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that was done. `tried` is False where it failed before anything was put to the test."""
+    """One thing that was done. `tried` is False where a failure says nothing about what is kept on this disk."""
 
     name: str
     passed: bool
@@ -82,13 +87,21 @@ def run(settings: Settings) -> Iterator[Step]:
     """Yield each step as it is done; after one that failed the rest makes no sense and is left out."""
     killed = False
     try:
+        if settings.database.url is None:
+            Place(settings.data_dir, record_of(settings.data_dir)).find()
+    except Unavailable as exc:
+        yield Step("the store of this directory", False, str(exc), tried=False)
+        return
+    try:
         with TemporaryDirectory(prefix=FOLDER, dir=mounts.nearest(settings.data_dir)) as folder:
             for step in _written(Path(folder)):
                 killed |= step.name == KILL
                 yield step
     except (OSError, Unavailable) as exc:
         why = getattr(exc, "strerror", None) or str(exc)
-        yield Step("a directory on this disk, and servers on it", False, why, tried=killed)
+        yield Step(
+            "a directory on this disk, and servers on it", False, why, tried=killed and not isinstance(exc, _Late)
+        )
 
 
 def _written(folder: Path) -> Iterator[Step]:
@@ -146,12 +159,18 @@ class _Server:
         self._process.wait(ANSWER_S)
 
     def _ask(self, method: str, params: Json) -> Json:
-        """Return the result of a request. Raises Unavailable when none comes in time."""
+        """Return the result of a request. Raises Unavailable when none comes, or not in time."""
         self._last_id += 1
         message = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        alarm = threading.Timer(ANSWER_S, self._process.kill)  # ends the wait for a line that does not come
+        late = threading.Event()
+
+        def end() -> None:  # the wait for a line that does not come
+            late.set()
+            self._process.kill()
+
+        alarm = threading.Timer(ANSWER_S, end)
         alarm.start()
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
@@ -159,9 +178,12 @@ class _Server:
             reply: Json = json.loads(self._process.stdout.readline() or b"{}")
         finally:
             alarm.cancel()
+        if "result" not in reply and late.is_set():
+            raise _Late(
+                f"the server did not answer {method} within {ANSWER_S:g} s. Try again when the machine has time"
+            )
         if "result" not in reply:
-            why = reply.get("error", {}).get("message") or f"the server did not answer {method} within {ANSWER_S:g} s"
-            raise Unavailable(why)
+            raise Unavailable(reply.get("error", {}).get("message") or f"the server ended before it answered {method}")
         return reply["result"]
 
 

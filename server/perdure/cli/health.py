@@ -57,7 +57,7 @@ def _conclusion(steps: list[Step]) -> str:
         return "passed"
     if (hindered := next((step for step in steps if not step.tried), None)) is not None:
         why = visible(hindered.detail).rstrip(".")
-        return f"could not be tried, as nothing can be stored here: {why}. `perdure doctor` says what to do"
+        return f"could not be tried: {why}. `perdure doctor` says more"
     return "failed: what is acknowledged here may be lost"
 
 

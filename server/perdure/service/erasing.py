@@ -264,8 +264,6 @@ class Erasing(WritingBack):
     def _erase_copies(self, journal: Journal, archives: Sequence[Path]) -> tuple[list[str], list[str]]:
         """Erase from former contents and from backups; return those that were changed, and those left with why."""
         directory, changed, refused = self._core.settings.data_dir, list[str](), list[str]()
-        for left in directory.glob(".restoring-*"):
-            shutil.rmtree(left, ignore_errors=True)  # of a restore that was killed: none runs while we are here
         for folder in erasing.folders_kept(directory):
             removed = Counter[str]()
             for scope in journal.scopes:

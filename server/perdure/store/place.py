@@ -73,6 +73,16 @@ class Place:
             return False
         return False
 
+    def find(self) -> bool:
+        """Return whether there is a database, and note which file it is. Raises Unavailable for one that was lost, or
+        is not ours to open.
+        """
+        if self.is_missing():
+            self.refuse_lost()
+            return False
+        self.recognise()
+        return True
+
     def recognise(self) -> None:
         """Note which file the database is, and change nothing. Raises Unavailable for one that is not ours to open."""
         try:

@@ -10,8 +10,9 @@ from pathlib import Path
 from perdure.errors import Damaged, Unavailable
 
 FULL = (
-    "The disk is full: nothing of this call was stored. Reading goes on, and forget works. Free some space; no restart "
-    "is needed."
+    "The disk is full: nothing of this call was stored. Reading goes on, and so do forget, delete_file and set_state "
+    "with delete; to undo a forget or to move a file takes room, as any other write. Free some space; no restart is "
+    "needed."
 )
 READ_ONLY = (
     "The data directory is read-only: {}. Nothing was stored; reading goes on. `perdure doctor` says what to do."

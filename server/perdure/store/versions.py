@@ -66,3 +66,21 @@ def all_kept(reader: Reader, namespace: str) -> Iterable[tuple[str, int, str]]:
     return reader.execute(
         "SELECT path, version, sha256 FROM file_version WHERE namespace = ? AND pruned_at IS NULL", (namespace,)
     )
+
+
+def spaces(reader: Reader) -> list[tuple[str, int, bool]]:
+    """Return each namespace with kept versions, how many it has, and whether any of its files was not deleted."""
+    rows = reader.execute(
+        "SELECT namespace, count(*), EXISTS (SELECT 1 FROM file f WHERE f.namespace = v.namespace AND f.mtime_us >= 0)"
+        " FROM file_version v WHERE pruned_at IS NULL GROUP BY namespace ORDER BY namespace"
+    )
+    return [(namespace, count, bool(stands)) for namespace, count, stands in rows]
+
+
+def kept_after(reader: Reader, namespace: str, after: tuple[str, int], limit: int) -> list[tuple[str, int, str, int]]:
+    """Return (path, version, SHA-256, bytes) of the next kept versions of a namespace after a path and version."""
+    statement = (
+        "SELECT path, version, sha256, bytes FROM file_version WHERE namespace = ? AND (path, version) > (?, ?)"
+        " AND pruned_at IS NULL ORDER BY path, version LIMIT ?"
+    )
+    return [tuple(row) for row in reader.execute(statement, (namespace, *after, limit))]

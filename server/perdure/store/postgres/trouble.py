@@ -6,7 +6,7 @@ import psycopg
 from psycopg import errors
 
 from perdure.errors import Interrupted, Unavailable
-from perdure.store.trouble import FULL, Unwritable
+from perdure.store.trouble import Unwritable
 
 AWAY = "The database does not answer ({}). Nothing of this call was stored. Send it again; `perdure doctor` says more."
 ABORTED = "Another write came between ({}), and nothing of this call was stored. Send it again."
@@ -15,6 +15,7 @@ UNKNOWN = (
     "The database went away while this was being stored ({}): it may have been stored. Look before you send it again,"
     " or send it with the same idempotency_key."
 )
+FULL = "The disk of the database is full: nothing of this call was stored. Reading goes on. Free some space there."
 STANDBY = "The database takes no writes ({}). Nothing was stored; reading goes on. Point database.url at its primary."
 BUG = (errors.ProgrammingError, errors.DataError, errors.IntegrityError, errors.NotSupportedError)
 
