@@ -6,13 +6,14 @@ import hashlib
 import os
 import shutil
 import signal
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from conftest import Json, StartStdio, StdioClient, store_of
+from conftest import DEADLINE_S, Json, StartStdio, StdioClient, environment, run, store_of
 from embedding_endpoint import TROUBLES, EmbeddingEndpoint
 from perdure.indexes import trust
 from perdure.settings import IndexSettings
@@ -143,6 +144,91 @@ def test_damaged_folders_are_kept_and_named_by_status_however_many_there_are(
         kept = status(data_dir, **CHROMA)["index"]["set_aside"]
         assert len(kept) == n + 1 and all(Path(path).is_dir() for path in kept)
     expect_self_recall(client, FACTS)
+
+
+# --- stored vectors
+
+
+def cut(vector: bytes) -> bytes:
+    return vector[:-4]
+
+
+def make_huge(vector: bytes) -> bytes:
+    return struct.pack("<f", 1e30) + vector[4:]
+
+
+def flip(vector: bytes) -> bytes:
+    return bytes(byte ^ 0x40 if n % 64 == 3 else byte for n, byte in enumerate(vector))
+
+
+def double(vector: bytes) -> bytes:
+    return vector * 2
+
+
+def vector_of_last(data_dir: Path) -> bytes:
+    with store_of(data_dir) as store:
+        return store.execute("SELECT embedding FROM chunk WHERE id = (SELECT max(id) FROM chunk)").fetchone()[0]
+
+
+def damage_last(data_dir: Path, damage: Callable[[bytes], bytes]) -> bytes:
+    """Damage the vector of the last piece that was stored; return what it was."""
+    before = vector_of_last(data_dir)
+    with store_of(data_dir) as store:
+        statement = "UPDATE chunk SET embedding = ? WHERE id = (SELECT max(id) FROM chunk)"
+        store.execute(statement, (damage(before),))
+    return before
+
+
+def stopped(client: StdioClient) -> None:
+    client.end_input()
+    client.process.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize("settings", [{}, CHROMA], ids=["exact", "index"])
+@pytest.mark.parametrize("damage", [cut, double, make_huge, flip])
+def test_a_stored_vector_that_was_damaged_counts_as_missing_and_is_made_again(
+    start_stdio: StartStdio, data_dir: Path, damage: Callable[[bytes], bytes], settings: dict[str, str]
+) -> None:
+    stopped(stored(start_stdio, **settings))
+    before = damage_last(data_dir, damage)
+    told = run("doctor", "--json", env=environment(data_dir, **settings)).stdout
+
+    client = start_stdio(**settings)
+    client.initialize()
+    first = recall(client, FACTS[3])
+    receipt = client.call("remember", content="The kettle is in the left cupboard")
+    context = client.call("get_context", query=FACTS[5])
+
+    assert "1 stored vectors are damaged" in told
+    assert first["hits"][0]["content"] == FACTS[3]
+    assert not receipt["isError"] and receipt["structuredContent"]["created"], receipt
+    assert not context["isError"], context
+    expect_self_recall(client, FACTS)
+    settled(data_dir, **settings)
+    with store_of(data_dir) as store:
+        assert (before,) in store.execute("SELECT embedding FROM chunk").fetchall()
+    told = run("doctor", "--json", env=environment(data_dir, **settings)).stdout
+    assert "are damaged" not in told
+
+
+def test_a_running_server_makes_a_damaged_vector_again_with_the_first_question_that_meets_it(
+    start_stdio: StartStdio, data_dir: Path
+) -> None:
+    client = stored(start_stdio)
+    before = damage_last(data_dir, make_huge)
+    answer = recall(client, FACTS[3])
+    assert answer["hits"][0]["content"] == FACTS[3] and answer["pending"] == 1, answer
+    until(lambda: recall(client, FACTS[-1]), whole)
+    assert vector_of_last(data_dir) == before
+
+
+@pytest.mark.parametrize("settings", [{}, CHROMA], ids=["exact", "index"])
+def test_reindex_makes_damaged_vectors_again(start_stdio: StartStdio, data_dir: Path, settings: dict[str, str]) -> None:
+    stopped(stored(start_stdio, **settings))
+    before = damage_last(data_dir, cut)
+    done = run("reindex", env=environment(data_dir, **settings))
+    assert done.returncode == 0, done.stderr
+    assert vector_of_last(data_dir) == before
 
 
 # --- the embedder

@@ -28,12 +28,13 @@ from perdure.settings import Settings, record_of
 from perdure.store import EVERY, Reader, contents, health, look, vectors, versions
 from perdure.store.place import Place, advice
 from perdure.store.reserve import RESERVE_BYTES
-from perdure.store.vectors import IndexState
+from perdure.store.vectors import IndexState, Model
 from perdure.types import VOLUME_SPACE
 
 Level = Literal["ok", "warning", "failure"]
 
-PAGES_S = 5.0  # an examination of pages; a store of some hundred megabytes is read in that time
+PAGES_S = 5.0  # an examination of pages, and one of vectors; some hundred megabytes are read in that time
+VECTORS = 1_000  # looked at between two looks at the clock
 LOOK_S = 5.0  # a look for the bytes of versions; some 100,000 a second on a local disk
 LOOKED_FOR = 1_000  # versions between two looks at the clock
 NAMED = 3
@@ -407,9 +408,22 @@ def _index(reader: Reader, settings: Settings) -> Iterator[Finding]:
         yield Finding("pending", "warning", f"{waiting - refused} pieces of text wait for their vector.", fix)
     elif not refused:
         yield Finding("pending", "ok", "Everything has its vector.")
+    if damaged := _damaged_vectors(reader, state.in_force):
+        fix = "A running server makes them again when it meets them, `perdure reindex` at once; check the disk."
+        yield Finding("vectors", "warning", f"{damaged} stored vectors are damaged; words find their texts.", fix)
     yield from _in_force(settings, state)
     if settings.index.kind != "none":
         yield _searched(reader, settings, state)
+
+
+def _damaged_vectors(reader: Reader, model: Model) -> int:
+    """Return how many stored vectors of a model are damaged, of those that are read in a few seconds."""
+    until, count = time.monotonic() + PAGES_S, 0
+    after: int | None = 0
+    while after is not None and time.monotonic() < until:
+        after, damaged = vectors.damaged_after(reader, model, after, VECTORS)
+        count += len(damaged)
+    return count
 
 
 def _in_force(settings: Settings, state: IndexState) -> Iterator[Finding]:

@@ -153,19 +153,27 @@ class Generations:
     def _all(self, model: Model, namespaces: Sequence[str]) -> Iterator[tuple[str, list[int], Matrix]]:
         for namespace in namespaces:
             after = 0
-            while (page := self._page(namespace, model, after, AUDIT_BATCH))[0]:
-                after = page[0][-1]
-                yield namespace, *page
+            while True:
+                ids, truth, last = self._page(namespace, model, after, AUDIT_BATCH)
+                if last is None:
+                    break
+                after = last
+                yield namespace, ids, truth
 
     def _some(self, model: Model, namespaces: Sequence[str], last: int) -> Iterator[tuple[str, list[int], Matrix]]:
         for _ in range(SAMPLES if namespaces else 0):
             namespace = random.choice(namespaces)
-            page = self._page(namespace, model, random.randint(0, last), SAMPLE_BATCH)
-            yield namespace, *(page if page[0] else self._page(namespace, model, 0, SAMPLE_BATCH))
+            ids, truth, _ = self._page(namespace, model, random.randint(0, last), SAMPLE_BATCH)
+            if not ids:
+                ids, truth, _ = self._page(namespace, model, 0, SAMPLE_BATCH)
+            yield namespace, ids, truth
 
-    def _page(self, namespace: str, model: Model, after: int, limit: int) -> tuple[list[int], Matrix]:
+    def _page(self, namespace: str, model: Model, after: int, limit: int) -> tuple[list[int], Matrix, int | None]:
+        damaged = set[int]()
         with self._database.read(namespace) as tx:
-            return vectors.indexed_after(tx, namespace, model, after, limit)
+            page = vectors.indexed_after(tx, namespace, model, after, limit, damaged=damaged)
+        vectors.mend(self._database, damaged)
+        return page
 
     def _set_aside(self) -> None:
         with suppress(Unavailable):  # it says that it is lost, or is gone already

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ IDLE_POLL_S = 0.5  # how soon the sweeping process notices another process's wri
 REMOVING_S = 0.02  # between two batches of vectors out of use: writers go first
 OF_NO_LANGUAGE = "café"  # a question that needs the function words and the stemmers of all, read when first needed
 LEFT_S = 60.0  # until a former index that did not answer is asked again to be emptied
+EXAMINED = 1_000  # vectors between two looks whether to stop
 SHOWN_S = 0.5  # between two looks how far a move is
 RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # waits after failures in a row
 
@@ -72,6 +73,7 @@ class Indexer:
         self._threads: list[threading.Thread] = []
         self._seen: IndexState | None = None  # as of the last call that read it
         self.lone_writes = 0  # whose vectors are on their way; the sweep leaves them to themselves
+        self._damaged: set[int] = set()  # chunks whose stored vector was found to be damaged
         self._left_after = 0.0
         self._serving = False  # a command that only looks at history need not start the index
         self.embedder_trouble: str | None = None
@@ -251,6 +253,12 @@ class Indexer:
         """Tell the sweep that something was committed."""
         self._wake.set()
 
+    def mend(self, damaged: Collection[int]) -> None:
+        """Have the stored vectors of these chunks, which were found to be damaged, made again in the background."""
+        if damaged:
+            self._damaged.update(damaged)
+            self.wake()
+
     def close(self) -> None:
         self._stop.set()
         self._wake.set()
@@ -268,6 +276,7 @@ class Indexer:
                 self._stop.wait(IDLE_POLL_S)  # another process may open the model in force: the sweep is its work
                 continue
             try:
+                self._drop_damaged()
                 with self._lease.held() as ours:
                     if ours:
                         self._audit_then_sweep()
@@ -331,10 +340,18 @@ class Indexer:
         audited: Audited | None = None
         while not self._stop.is_set() and self._lease.is_held() and (model := self._to_sweep()) is not None:
             self._wake.clear()
+            self._drop_damaged()
             worked = self._sweep(model)
             audited = self._look_after_index(audited)
             if not worked:
                 self._wake.wait(_pause(self._pending.failures))
+
+    def _drop_damaged(self) -> None:
+        damaged, self._damaged = self._damaged, set[int]()
+        try:
+            vectors.mend(self._database, damaged)
+        except Unavailable as exc:  # who reads them next will say so again
+            log.warning("damaged vectors wait to be made again: %s", exc)
 
     def _sweep(self, model: Model) -> bool:
         worked = self._pending.work(model, embed=not self.lone_writes)
@@ -435,6 +452,7 @@ class Indexer:
             model = vectors.state(reader_of(tx)).in_force
             vectors.new_generation(tx, model.id, model.generation)
             vectors.retry_now(tx, model.id)
+        self._examine(model)
         self.wake()
         total = 0
         while not self._stop.is_set():
@@ -453,6 +471,14 @@ class Indexer:
                     )
                 self._stop.wait(0.1)
         return total
+
+    def _examine(self, model: Model) -> None:
+        """Look at every stored vector of a model, and let those that are damaged be made again."""
+        after: int | None = 0
+        while after is not None and not self._stop.is_set():
+            with self._database.read(EVERY) as tx:
+                after, damaged = vectors.damaged_after(tx, model, after, EXAMINED)
+            vectors.mend(self._database, damaged)
 
 
 def _pause(failures: int) -> float:

@@ -93,8 +93,10 @@ class Move:
             return True
         if self._drop_deleted(model, then, index):
             return True
+        damaged = set[int]()
         with self._database.read(EVERY) as tx:
-            last, parts = vectors.only_in_force(tx, model, self._after, INDEX_BATCH)
+            last, parts = vectors.only_in_force(tx, model, self._after, INDEX_BATCH, damaged=damaged)
+        vectors.mend(self._database, damaged)
         for namespace, ids, rows in parts:
             name = collection(namespace, model)
             index.upsert(name, ids, rows)

@@ -108,7 +108,7 @@ class Pending:
 
     def index(self, model: Model) -> bool:
         """Feed the model's index and bury what was deleted; False when there is nothing to do. Raises Unavailable."""
-        index = None if self._indexes is None else self._indexes.of(model)
+        index, damaged = None if self._indexes is None else self._indexes.of(model), set[int]()
         with self._database.read(EVERY) as tx:
             dead = vectors.tombstones(tx, model, INDEX_BATCH, held=index is not None)
             new = (
@@ -120,12 +120,14 @@ class Pending:
                     min_chunks=self._settings.min_chunks,
                     always=self._default_namespace,
                     limit=INDEX_BATCH,
+                    damaged=damaged,
                 )
             )
+        vectors.mend(self._database, damaged)
         if index is not None and not (new or dead):
             index.rest()
         if not (new or dead) or (index is not None and not index.apply(model, new, dead)):
-            return False
+            return bool(damaged)
         with self._database.write_derived(EVERY) as tx:
             for _, ids, _ in new:
                 vectors.mark_indexed(tx, ids, model.generation)

@@ -129,12 +129,14 @@ class Samples:
     def __init__(self) -> None:
         self._drawn: dict[tuple[str, int], tuple[int, int, Matrix]] = {}
 
-    def get(self, reader: Reader, namespace: str, state: vectors.IndexState, stored: int) -> Matrix | None:
+    def get(
+        self, reader: Reader, namespace: str, state: vectors.IndexState, stored: int, *, damaged: set[int]
+    ) -> Matrix | None:
         """Return (n, dimensions) vectors, n up to 64, or None while the namespace has none."""
         model, generation = state.model, state.generation
         of, before, sample = self._drawn.get((namespace, model), (generation, 0, None))
         if sample is None or of != generation or stored >= 2 * before or len(sample) < min(self.SIZE, stored):
-            sample = passages.sample(reader, namespace, self.SIZE, model=model)
+            sample = passages.sample(reader, namespace, self.SIZE, model=state.in_force, damaged=damaged)
             if sample is not None:
                 self._drawn[namespace, model] = (generation, stored, sample)
         return sample
@@ -151,13 +153,15 @@ class Tails:
         self._kept: dict[str, tuple[float, tuple[int, int], list[int], Matrix]] = {}  # until when, of what, and which
 
     def search(
-        self, reader: Reader, namespace: str, generation: int, vector: Vector, k: int, *, model: int
+        self, reader: Reader, namespace: str, generation: int, vector: Vector, k: int, *, model: int, damaged: set[int]
     ) -> list[tuple[int, float]]:
         """Return up to k (chunk id, cosine), best first, of what the generation lacks."""
         until, of, ids, rows = self._kept.get(namespace, (float("-inf"), (0, 0), [], EMPTY))
         begun = time.monotonic()
         if of != (model, generation) or begun > until:
-            ids, rows = vectors.not_held(reader, namespace, generation, model=model)
+            ids, rows = vectors.not_held(
+                reader, namespace, generation, model=model, dimensions=len(vector), damaged=damaged
+            )
             read = time.monotonic()
             self._kept = {
                 namespace: (read + max(self.KEPT_S, self.KEPT_TIMES * (read - begun)), (model, generation), ids, rows)

@@ -163,7 +163,9 @@ def _by_vectors(tx: Reader, run: Run, it: Standing) -> Place | None:
     nearest = [
         pair
         for space in question.spaces
-        for pair in passages.search_exact(tx, space, meaning.vector, question.reach, None, model=meaning.model)
+        for pair in passages.search_exact(
+            tx, space, meaning.vector, question.reach, None, model=meaning.model, damaged=run.found.damaged
+        )
     ]
     nearest.sort(key=lambda pair: -pair[1])
     for n, (chunk, cosine) in enumerate(nearest, 1):

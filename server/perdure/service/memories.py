@@ -219,13 +219,21 @@ class Memories(Part):
             if near is None:
                 return ()
         with self._core.database.read(row.namespace) as tx:
-            below = None if near is None else state.generation
+            below, damaged = None if near is None else state.generation, set[int]()
             found = passages.search_exact(
-                tx, row.namespace, vector, reach, SIMILAR_AT_MOST + 1, model=model, below_generation=below
+                tx,
+                row.namespace,
+                vector,
+                reach,
+                SIMILAR_AT_MOST + 1,
+                model=model,
+                damaged=damaged,
+                below_generation=below,
             )
             scores = {id: score for id, score in (*found, *(near or ())) if score >= SIMILAR_AT_LEAST}
             subjects = passages.subjects_of(tx, scores)
             rows = memories.load(tx, row.namespace, list(subjects.values()))
+        self._core.indexer.mend(damaged)
         best: dict[str, float] = {}
         for chunk, id in subjects.items():
             if id != row.id:

@@ -80,6 +80,7 @@ class _Found:
     cosine: Mapping[int, float] = field(default_factory=dict[int, float])  # of each candidate that is embedded
     channels: list[str] = field(default_factory=lambda: ["words"])
     degraded: list[str] = field(default_factory=list[str])
+    damaged: set[int] = field(default_factory=set[int])  # chunks whose stored vector is no vector of a model
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,7 @@ class Recalling(Part):
                         nothing = _why_nothing(tx, question.spaces) or _why_empty(found, below)
                     break
             self._ask_index(question, found, found.meaning, 4 * found.meaning.asked)
+        self._core.indexer.mend(found.damaged)
         if again and len(hits) < len(kept[:limit]):  # replaced since it was found: what replaced it is there by now
             return self._run(caller, query, asking, again=False)
         shown = hits_of.within(hits, max_chars, question.terms)
@@ -291,7 +293,7 @@ class Recalling(Part):
             exact = self._exact(tx, question, found, meaning.vector, meaning.model)
             if unknown := [id for id, _ in exact if id not in known]:
                 candidates |= _candidates(tx, question, chunks=unknown, model=meaning.model)
-            cosines = passages.cosines(candidates.values(), meaning.vector)
+            cosines = passages.cosines(candidates.values(), meaning.vector, damaged=found.damaged)
             self._compare(tx, question.spaces, meaning.vector, found)
         embedder = self._core.indexer.embedder
         scored = {c.id: _scored(c, found.words.get(c.id, 0.0), cosines.get(c.id)) for c in candidates.values()}
@@ -318,7 +320,7 @@ class Recalling(Part):
     def _compare(self, tx: Reader, spaces: Sequence[str], vector: Vector, found: _Found) -> None:
         """Note how near the question is to a sample of what is stored; nothing while nothing is embedded."""
         stored = sum(found.searched.values())
-        samples = [self._core.samples.get(tx, space, found.state, stored) for space in spaces]
+        samples = [self._core.samples.get(tx, space, found.state, stored, damaged=found.damaged) for space in spaces]
         drawn = [each for each in samples if each is not None]
         if not drawn:
             return
@@ -363,10 +365,17 @@ class Recalling(Part):
         k = pool * (OVERFETCH if rebuilding and found.filtered else 1)
         for space in spaces:
             if rebuilding:
-                parts += self._core.tails.search(tx, space, generation, vector, k, model=model)
+                parts += self._core.tails.search(tx, space, generation, vector, k, model=model, damaged=found.damaged)
             else:
                 parts += passages.search_exact(
-                    tx, space, vector, question.reach, k, model=model, below_generation=below
+                    tx,
+                    space,
+                    vector,
+                    question.reach,
+                    k,
+                    model=model,
+                    damaged=found.damaged,
+                    below_generation=below,
                 )
         return _best(parts, k) if len(question.spaces) > 1 else parts
 
@@ -384,7 +393,7 @@ class Recalling(Part):
             hits=tuple(shown),
             searched={name: found.searched.get(type, 0) for type, name in NAMES.items()},
             channels=tuple(found.channels),
-            pending=found.pending,
+            pending=found.pending + len(found.damaged),
             degraded=tuple(found.degraded),
             confidence=round(max((r.score for r in ranked), default=0.0), 3),
             empty_reason=None if shown else nothing,
@@ -509,7 +518,7 @@ def _why_empty(found: _Found, ranked: Sequence[ranking.Ranked]) -> str:
     """Return why nothing is shown; `ranked` is what a min_score left out."""
     if not sum(found.searched.values()):
         return "filtered_out"
-    if not ranked and (found.pending or found.degraded):
+    if not ranked and (found.pending or found.damaged or found.degraded):
         return "index_not_ready"
     return "below_min_score" if ranked else "no_match"
 

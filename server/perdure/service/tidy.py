@@ -189,11 +189,14 @@ class Tidying(Part):
         if self._core.indexer.embedder is None:
             notes.append("Nothing was compared for merge_similar: without an embedder there are no vectors.")
             return []
+        damaged = set[int]()
         with self._core.database.read(namespace) as tx:
-            ids, rows, pending = archived.lone_vectors(tx, namespace, now, model=vectors.state(tx).model)
-        if pending:
-            notes.append(f"{pending} memories have no vector yet and were not compared.")
-        if rows is None:
+            model = vectors.state(tx).in_force
+            ids, rows, pending = archived.lone_vectors(tx, namespace, now, model=model, damaged=damaged)
+        self._core.indexer.mend(damaged)
+        if pending or damaged:
+            notes.append(f"{pending + len(damaged)} memories have no vector yet and were not compared.")
+        if not ids:
             return []
         found = list(tidying.near(rows, self._core.settings.tidy.merge_similar))
         involved = {ids[m] for n, others in found for m in (n, *(other for other, _ in others))}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from perdure.embedders import Matrix
 from perdure.store.memories import metadata_of, tags_of
 from perdure.store.port import Reader
-from perdure.store.vectors import matrix
+from perdure.store.vectors import Model, sound
 from perdure.tidying import DIGEST, Kept
 
 TIDIED_AT = "tidied_at"  # in the metadata of a digest: which tidying wrote it
@@ -21,7 +21,7 @@ FROM memory WHERE namespace = :namespace AND forgotten_at IS NULL AND archived_a
 
 # A long text has several vectors, none of which tells what the whole says.
 LONE_VECTORS = """
-SELECT p.id, p.subject, c.embedding
+SELECT p.id, p.subject, c.id, c.embedding
 FROM passage p JOIN chunk c ON c.passage_id = p.id AND c.model = :model
 WHERE p.namespace = :namespace AND p.type = 'memory' AND p.hidden = 0 AND p.superseded_at IS NULL AND p.key IS NULL
   AND (p.expires_at IS NULL OR p.expires_at > :now)
@@ -37,18 +37,22 @@ def kept(reader: Reader, namespace: str) -> list[Kept]:
     ]
 
 
-def lone_vectors(reader: Reader, namespace: str, now: str, *, model: int) -> tuple[list[str], Matrix | None, int]:
+def lone_vectors(
+    reader: Reader, namespace: str, now: str, *, model: Model, damaged: set[int]
+) -> tuple[list[str], Matrix, int]:
     """Return the memories in force without a key that one vector stands for, in order of time, with their vectors.
 
-    The vectors are (n, dimensions), None for no memory; the number is of those whose vector is pending.
+    The vectors are (n, dimensions); the number is of those whose vector is pending. Damaged ones are left out, and
+    their chunks added to `damaged`.
     """
-    values = {"namespace": namespace, "now": now, "model": model}
-    passages: dict[tuple[int, str], list[bytes | None]] = {}
-    for passage, id, embedding in reader.execute(LONE_VECTORS, values):
-        passages.setdefault((passage, id), []).append(embedding)
-    found = [(id, pieces[0]) for (_, id), pieces in passages.items() if len(pieces) == 1 and pieces[0] is not None]
-    pending = sum(None in pieces for pieces in passages.values())
-    return [id for id, _ in found], matrix([row[1] for row in found]) if found else None, pending
+    values = {"namespace": namespace, "now": now, "model": model.id}
+    passages: dict[tuple[int, str], list[tuple[int, bytes | None]]] = {}
+    for passage, id, chunk, embedding in reader.execute(LONE_VECTORS, values):
+        passages.setdefault((passage, id), []).append((chunk, embedding))
+    alone = [(*pieces[0], id) for (_, id), pieces in passages.items() if len(pieces) == 1]
+    found, made = sound([row for row in alone if row[1] is not None], model.dimensions, damaged)
+    pending = sum(any(embedding is None for _, embedding in pieces) for pieces in passages.values())
+    return [id for _, _, id in found], made, pending
 
 
 def texts(reader: Reader, namespace: str, ids: Sequence[str], most: int) -> dict[str, str]:

@@ -14,10 +14,12 @@ from sqlmodel import Session, col, select
 from perdure.embedders import Matrix, Vector
 from perdure.store import full_text, vectors
 from perdure.store.port import Reader, reader_of
-from perdure.store.vectors import IN_FORCE, matrix
+from perdure.store.vectors import IN_FORCE, Model, sound
 from perdure.tables import ChunkRow, PassageRow
 from perdure.types import Span
 from perdure.words import Term
+
+NEVER_HELD = "embedding IS NULL AND generation = 0"  # of chunks that no index was given: they leave no tombstone
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ def hide(tx: Session, namespace: str, type: str, subject: str) -> None:
     reader, values = reader_of(tx), (namespace, type, subject)
     those = "namespace = ? AND type = ? AND subject = ?"
     reader.execute(
-        f"DELETE FROM chunk WHERE embedding IS NULL AND passage_id IN (SELECT id FROM passage WHERE {those})", values
+        f"DELETE FROM chunk WHERE {NEVER_HELD} AND passage_id IN (SELECT id FROM passage WHERE {those})", values
     )
     reader.execute(f"UPDATE passage SET hidden = 1 WHERE {those} AND hidden = 0", values)
 
@@ -207,8 +209,7 @@ def remove_hidden(
 def _remove(reader: Reader, passages: Sequence[int]) -> None:
     ids = json.dumps(list(passages))
     for statement in (
-        # No index was ever given what has no vector.
-        "DELETE FROM chunk WHERE embedding IS NULL AND passage_id IN (SELECT value AS number FROM json_each(?))",
+        f"DELETE FROM chunk WHERE {NEVER_HELD} AND passage_id IN (SELECT value AS number FROM json_each(?))",
         "UPDATE chunk SET deleted = 1, embedding = NULL, passage_id = NULL"
         " WHERE passage_id IN (SELECT value AS number FROM json_each(?))",
         "DELETE FROM passage_fts WHERE rowid IN (SELECT value AS number FROM json_each(?))",
@@ -338,12 +339,14 @@ def search_exact(
     k: int | None,
     *,
     model: int,
+    damaged: set[int],
     below_generation: int | None = None,
 ) -> list[tuple[int, float]]:
     """Return the best chunk of up to k passages, of all without k, as (chunk id, cosine), best first; all are read.
 
     `vector` is (dimensions,) float32 of unit length. With `below_generation` only chunks are read that the index of
     that generation does not hold yet. 1,000 rows of 384 take about 2 ms.
+    Chunks whose vector is damaged are left out, and added to `damaged`.
     """
     where, values = reach.sql(namespace)
     of_model = "+c.model = :model"  # the plus sign: by the passages in reach, or all namespaces' chunks would be read
@@ -351,14 +354,13 @@ def search_exact(
         of_model = "c.model = :model"
         where += " AND c.namespace = :namespace AND c.generation < :generation"
         values["generation"] = below_generation
-    found = reader.execute(
+    rows = reader.execute(
         "SELECT c.id, c.embedding, c.passage_id FROM chunk c JOIN passage p ON p.id = c.passage_id"
         f" WHERE {where} AND {of_model} AND c.embedding IS NOT NULL",
         {**values, "model": model},
     ).fetchall()
-    if not found:
-        return []
-    scores = matrix([row[1] for row in found]) @ vector
+    found, made = sound(rows, len(vector), damaged)
+    scores = made @ vector
     best: dict[int, tuple[int, float]] = {}
     for n in np.argsort(-scores, kind="stable").tolist():
         id, _, passage = found[n]
@@ -373,7 +375,7 @@ class Candidate:
     """A passage in reach that words or vectors brought up, with what ranking needs to know of it.
 
     `text` is None for a long one; `moment` sorts in order of time and then of telling; `chunks` are its pieces in
-    order, `embeddings` those of them that are not pending.
+    order, `embeddings` the (chunk id, vector) of those of them that are not pending.
     """
 
     id: int
@@ -386,7 +388,7 @@ class Candidate:
     until: str | None
     text: str | None
     chunks: list[int]
-    embeddings: list[bytes]
+    embeddings: list[tuple[int, bytes]]
 
 
 CANDIDATES = """
@@ -437,20 +439,21 @@ def candidates(
             found[id] = candidate
         if chunk is not None:
             candidate.chunks.append(chunk)
-        if embedding is not None:
-            candidate.embeddings.append(embedding)
+            if embedding is not None:
+                candidate.embeddings.append((chunk, embedding))
     return found
 
 
-def cosines(found: Iterable[Candidate], vector: Vector) -> dict[int, tuple[list[float], Vector]]:
-    """Return the cosine of each embedded chunk to `vector`, and the vector of the best one, by passage."""
-    owners = [(candidate.id, embedding) for candidate in found for embedding in candidate.embeddings]
-    if not owners:
-        return {}
-    rows = matrix([embedding for _, embedding in owners])
+def cosines(found: Iterable[Candidate], vector: Vector, *, damaged: set[int]) -> dict[int, tuple[list[float], Vector]]:
+    """Return the cosine of each embedded chunk to `vector`, and the vector of the best one, by passage.
+
+    Chunks whose vector is damaged are left out, and added to `damaged`.
+    """
+    stored = [(*each, candidate.id) for candidate in found for each in candidate.embeddings]
+    owners, rows = sound(stored, len(vector), damaged)
     scores: list[float] = (rows @ vector).tolist()
     by_passage: dict[int, list[int]] = {}
-    for n, (id, _) in enumerate(owners):
+    for n, (_, _, id) in enumerate(owners):
         by_passage.setdefault(id, []).append(n)
     return {id: ([scores[n] for n in of], rows[max(of, key=scores.__getitem__)]) for id, of in by_passage.items()}
 
@@ -466,22 +469,24 @@ def subjects_of(reader: Reader, chunks: Iterable[int]) -> dict[int, str]:
     )
 
 
-def sample(reader: Reader, namespace: str, n: int, *, model: int) -> Matrix | None:
+def sample(reader: Reader, namespace: str, n: int, *, model: Model, damaged: set[int]) -> Matrix | None:
     """Return up to n stored vectors, evenly spaced in order of storing, as (n, dimensions); None if there are none."""
     ids = [
         row[0]
         for row in reader.execute(
-            "SELECT id FROM chunk WHERE namespace = ? AND model = ? AND embedding IS NOT NULL", (namespace, model)
+            "SELECT id FROM chunk WHERE namespace = ? AND model = ? AND embedding IS NOT NULL", (namespace, model.id)
         )
     ]
     if not ids:
         return None
     chosen = json.dumps(ids[:: max(1, len(ids) // n)][:n])
     rows = reader.execute(
-        "SELECT embedding FROM chunk WHERE embedding IS NOT NULL AND id IN (SELECT value AS number FROM json_each(?))",
+        "SELECT id, embedding FROM chunk"
+        " WHERE embedding IS NOT NULL AND id IN (SELECT value AS number FROM json_each(?))",
         (chosen,),
     )
-    return matrix([row[0] for row in rows])
+    kept, made = sound(rows.fetchall(), model.dimensions, damaged)
+    return made if kept else None
 
 
 def note_authors(tx: Session, namespace: str, names: Iterable[str]) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from sqlmodel import Session
@@ -19,9 +21,13 @@ from perdure.endpoint import is_local
 from perdure.errors import Damaged, Unavailable
 from perdure.ranking import CONTEXT_MAX_WORDS
 from perdure.store import trouble
-from perdure.store.port import Reader, new_token, reader_of
+from perdure.store.port import EVERY, Database, Reader, new_token, reader_of
 from perdure.tables import IndexStateRow, ModelRow
 
+log = logging.getLogger(__name__)
+Row = TypeVar("Row", bound=tuple[Any, ...])  # Any: whatever else was read of a chunk
+
+LENGTH_OFF = 1e-3  # of a sound vector's squared length from 1, at most; float32 leaves a thousandth of that
 REFUSALS = 4  # of a chunk; after the last of them, alone, the model is taken not to want it
 RETRY_FIRST_S, RETRY_MOST_S = 60, 3600  # how long it then waits for the next try: twice as long each time
 
@@ -205,7 +211,7 @@ def switch_index(tx: Session, model: int) -> None:
 
 
 def only_in_force(
-    reader: Reader, model: Model, after: int, limit: int
+    reader: Reader, model: Model, after: int, limit: int, *, damaged: set[int]
 ) -> tuple[int | None, list[tuple[str, list[int], Matrix]]]:
     """Return (namespace, chunk ids, vectors) after the id `after` that the next index lacks and the one in force has.
 
@@ -225,8 +231,8 @@ def only_in_force(
     found: dict[str, list[tuple[int, bytes]]] = {}
     for id, namespace, embedding in rows:
         found.setdefault(namespace, []).append((id, embedding))
-    parts = [(name, [id for id, _ in own], matrix([blob for _, blob in own])) for name, own in found.items()]
-    return (rows[-1][0] if rows else None), parts
+    parts = [(name, *with_ids(own, model.dimensions, damaged)) for name, own in found.items()]
+    return (rows[-1][0] if rows else None), [part for part in parts if part[1]]
 
 
 def count_moved(reader: Reader, model: Model) -> tuple[int, int]:
@@ -471,7 +477,7 @@ def count_refused(reader: Reader, namespace: str) -> int:
 def put_embeddings(tx: Session, model: int, ids: Sequence[int], vectors: Matrix, settings: str | None) -> None:
     """Store one vector per chunk of the model that is still there, and how the model was opened to make them.
 
-    Raises Unavailable for vectors of another size than those stored.
+    Those that have one keep it. Raises Unavailable for vectors of another size than those stored.
     """
     row = tx.get(ModelRow, model)
     if row is None:
@@ -481,8 +487,10 @@ def put_embeddings(tx: Session, model: int, ids: Sequence[int], vectors: Matrix,
     row.dimensions, row.settings = size, settings or row.settings
     tx.flush()
     little_endian = vectors.astype("<f4", copy=False)
+    # Generation 0: the index may still hold the one that a damaged row had before.
     reader_of(tx).executemany(
-        "UPDATE chunk SET embedding = ? WHERE id = ? AND model = ? AND deleted = 0",
+        "UPDATE chunk SET embedding = ?, generation = 0"
+        " WHERE id = ? AND model = ? AND deleted = 0 AND embedding IS NULL",
         [(vector.tobytes(), id, model) for id, vector in zip(ids, little_endian, strict=True)],
     )
 
@@ -526,7 +534,7 @@ def retry_now(tx: Session, model: int) -> None:
 
 
 def not_indexed(
-    reader: Reader, model: Model, *, min_chunks: int, always: str, limit: int
+    reader: Reader, model: Model, *, min_chunks: int, always: str, limit: int, damaged: set[int]
 ) -> list[tuple[str, list[int], Matrix]]:
     """Return (namespace, chunk ids, vectors) the model's index lacks, for namespaces large enough for one."""
     found: list[tuple[str, list[int], Matrix]] = []
@@ -537,8 +545,9 @@ def not_indexed(
             " AND generation < :generation AND embedding IS NOT NULL ORDER BY generation, id LIMIT :limit",
             {"model": model.id, "namespace": namespace, "generation": model.generation, "limit": limit},
         ).fetchall()
-        if chunks:
-            found.append((namespace, [row[0] for row in chunks], matrix([row[1] for row in chunks])))
+        ids, made = with_ids(chunks, model.dimensions, damaged)
+        if ids:
+            found.append((namespace, ids, made))
     return found
 
 
@@ -590,14 +599,16 @@ def bury(tx: Session, ids: Sequence[int]) -> None:
     )
 
 
-def not_held(reader: Reader, namespace: str, generation: int, *, model: int) -> tuple[list[int], Matrix]:
+def not_held(
+    reader: Reader, namespace: str, generation: int, *, model: int, dimensions: int, damaged: set[int]
+) -> tuple[list[int], Matrix]:
     """Return every embedded chunk of the namespace that the model's index lacks, with its vector."""
     rows = reader.execute(
         "SELECT id, embedding FROM chunk WHERE model = ? AND namespace = ? AND generation < ?"
         " AND embedding IS NOT NULL",
         (model, namespace, generation),
     ).fetchall()
-    return [row[0] for row in rows], matrix([row[1] for row in rows])
+    return with_ids(rows, dimensions, damaged)
 
 
 def newest_lacked(reader: Reader, namespace: str, generation: int) -> int | None:
@@ -615,8 +626,13 @@ def indexed(reader: Reader, model: Model) -> list[str]:
     return [row[0] for row in reader.execute(statement, (model.id, model.generation))]
 
 
-def indexed_after(reader: Reader, namespace: str, model: Model, after: int, limit: int) -> tuple[list[int], Matrix]:
-    """Return the next chunks by id that the model's index should hold, with their true vectors: the audit's page."""
+def indexed_after(
+    reader: Reader, namespace: str, model: Model, after: int, limit: int, *, damaged: set[int]
+) -> tuple[list[int], Matrix, int | None]:
+    """Return the next chunks by id that the model's index should hold, with their true vectors: the audit's page.
+
+    And the last id that was looked at, None at the end.
+    """
     rows = reader.execute(
         "SELECT id, embedding FROM chunk WHERE model = :model AND namespace = :namespace AND generation >= :generation"
         " AND embedding IS NOT NULL AND id > :after ORDER BY id LIMIT :limit",
@@ -628,14 +644,69 @@ def indexed_after(reader: Reader, namespace: str, model: Model, after: int, limi
             "limit": limit,
         },
     ).fetchall()
-    return [row[0] for row in rows], matrix([row[1] for row in rows])
+    return *with_ids(rows, model.dimensions, damaged), rows[-1][0] if rows else None
 
 
-def matrix(blobs: Sequence[bytes]) -> Matrix:
-    """Return stored embeddings as (n, dimensions) float32."""
-    return (
-        np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), -1) if blobs else np.empty((0, 0), np.float32)
-    )
+# --- what a stored vector must be
+
+
+def sound(rows: list[Row], dimensions: int | None, damaged: set[int]) -> tuple[list[Row], Matrix]:
+    """Return those of the rows (chunk id, embedding, ...) whose vector a model may have made, and their vectors.
+
+    The vectors are (n, dimensions) float32 of unit length. The other ids, whose embedding has another size, is not
+    finite or not of about unit length, are added to `damaged`: one such vector may be the nearest to every question.
+    """
+    size = 4 * (dimensions or 0)
+    of_size = [row for row in rows if len(row[1]) == size]
+    made = np.frombuffer(b"".join([row[1] for row in of_size]), "<f4").reshape(len(of_size), dimensions or 0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        well = np.abs(np.einsum("ij,ij->i", made, made) - 1) < LENGTH_OFF
+    if len(of_size) == len(rows) and well.all():
+        return rows, made
+    kept = [row for row, is_well in zip(of_size, well.tolist(), strict=True) if is_well]
+    damaged.update({row[0] for row in rows} - {row[0] for row in kept})
+    return kept, made[well]
+
+
+def with_ids(rows: list[tuple[int, bytes]], dimensions: int | None, damaged: set[int]) -> tuple[list[int], Matrix]:
+    """Return the chunk ids of the sound ones, and their vectors."""
+    kept, made = sound(rows, dimensions, damaged)
+    return [id for id, _ in kept], made
+
+
+def damaged_after(reader: Reader, model: Model, after: int, limit: int) -> tuple[int | None, set[int]]:
+    """Return which of the next chunks of the model by id have a damaged vector, and the last id, None at the end."""
+    rows = reader.execute(
+        "SELECT id, embedding FROM chunk WHERE model = ? AND id > ? AND embedding IS NOT NULL ORDER BY id LIMIT ?",
+        (model.id, after, limit),
+    ).fetchall()
+    damaged: set[int] = set()
+    sound(rows, model.dimensions, damaged)
+    return (rows[-1][0] if rows else None), damaged
+
+
+def mend(database: Database, chunks: Collection[int]) -> None:
+    """Let these chunks, whose vectors are damaged, be embedded again from their texts. Raises Unavailable."""
+    if not chunks:
+        return
+    damaged = set[int]()
+    with database.write_derived(EVERY) as tx:
+        reader = reader_of(tx)
+        rows = reader.execute(
+            "SELECT c.id, c.embedding, m.dimensions FROM chunk c JOIN model m ON m.id = c.model"
+            " WHERE c.id IN (SELECT value AS number FROM json_each(?)) AND c.embedding IS NOT NULL",
+            (json.dumps(list(chunks)),),
+        )
+        for row in rows.fetchall():  # looked at again: another process may have mended it
+            sound([row], row[2], damaged)
+        # The generation stays: it tells that an index may hold something of it.
+        reader.execute(
+            "UPDATE chunk SET embedding = NULL, attempts = 0, retry_at = NULL"
+            " WHERE id IN (SELECT value AS number FROM json_each(?))",
+            (json.dumps(list(damaged)),),
+        )
+    if damaged:
+        log.warning("%d stored vectors were damaged and are made again from their texts", len(damaged))
 
 
 def begin_all_anew(tx: Session) -> list[int]:
