@@ -76,6 +76,7 @@ def pptx() -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_documents_are_found_by_what_they_say_with_page_heading_rows_and_slide(
     client: StdioClient, data_dir: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_b44_a_data_directory_of_windows_is_refused_elsewhere_and_nothing_is_mad
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_b45_relative_paths_are_those_of_the_workspace_wherever_the_server_was_started(
     start_stdio: StartStdio, data_dir: Path
 ) -> None:
@@ -107,6 +108,7 @@ def test_b47_names_that_are_too_long_are_refused_with_the_limit_in_bytes_and_lea
 # --- path traversal and links
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_b48_no_link_is_followed_made_before_the_start_or_after_it_alone_or_in_a_chain(
     client: StdioClient, files: Path
 ) -> None:
@@ -124,6 +126,7 @@ def test_b48_no_link_is_followed_made_before_the_start_or_after_it_alone_or_in_a
     assert "root:x:" not in client.stderr()
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_b49_a_folder_whose_name_begins_like_the_workspace_is_outside(client: StdioClient, files: Path) -> None:
     plant_canaries(files)
     private = f"{files}-private/secret.txt"
@@ -133,6 +136,7 @@ def test_b49_a_folder_whose_name_begins_like_the_workspace_is_outside(client: St
     assert Path(private).read_text(encoding="utf-8") == CANARY
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_b52_links_planted_at_names_a_temporary_file_may_have_redirect_nothing(
     client: StdioClient, files: Path
 ) -> None:
@@ -155,6 +159,7 @@ def test_b52_links_planted_at_names_a_temporary_file_may_have_redirect_nothing(
     assert (files / "a.txt").read_text(encoding="utf-8") == "19"
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_b53_pipes_sockets_and_devices_are_refused_at_once_and_hang_nobody(client: StdioClient, files: Path) -> None:
     os.mkfifo(files / "pipe")
     folder = os.open(files, os.O_RDONLY)
@@ -176,6 +181,7 @@ def test_b53_pipes_sockets_and_devices_are_refused_at_once_and_hang_nobody(clien
 STREAMS = ("a.txt:hidden", "a.txt::$DATA", "CON", "nul.txt", "aux", "a.txt.", "a.txt ", "com1.log", "notes/lpt9")
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_b54_streams_and_names_of_devices_are_refused_on_every_system(client: StdioClient, files: Path) -> None:
     done(client, "write_file", path="a.txt", content="a")
     for path in STREAMS:
@@ -184,6 +190,7 @@ def test_b54_streams_and_names_of_devices_are_refused_on_every_system(client: St
     assert sorted(each.name for each in files.iterdir()) == ["a.txt", "first.md"]
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_b55_no_refusal_over_http_shows_where_the_files_lie(http_server: HttpServer, data_dir: Path) -> None:
     assert not http_server.call("write_file", path="folder/a.txt", content="a")["isError"]
     (data_dir / "workspace" / "default" / "files" / "kept.txt").write_bytes(b"a\0" * 10)
@@ -200,6 +207,7 @@ def test_b55_no_refusal_over_http_shows_where_the_files_lie(http_server: HttpSer
 # --- huge input
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_b56_a_file_of_one_line_and_one_of_many_gigabytes_are_answered_in_bounded_memory(
     client: StdioClient, files: Path
 ) -> None:
@@ -247,6 +255,7 @@ def test_b60_no_glob_and_no_expression_of_a_client_takes_long(client: StdioClien
         assert answer["structuredContent"]["files"] == [], arguments
 
 
+@pytest.mark.directory(reason="looks into the folder")
 @pytest.mark.parametrize("save", ["rename", "in place"])
 def test_b135_what_an_editor_saved_is_read_and_a_stale_version_is_refused(
     client: StdioClient, files: Path, save: str

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from conftest import environment, run
 from path_escapes import digest_tree
 from recalls import done, refused, running
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_file_too_many_is_refused_and_what_was_removed_by_hand_is_free_at_once(data_dir: Path) -> None:
     root = data_dir / "workspace" / "default" / "files"
     root.mkdir(parents=True)
@@ -58,6 +61,7 @@ def test_bytes_above_the_limit_are_refused_whole_and_less_is_always_taken(data_d
         assert done(client, "write_file", path="b.md", content="b" * 59)["version"] == 2
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_restore_above_the_limit_is_refused(data_dir: Path) -> None:
     with running(data_dir) as client:
         for content in ("a" * 90, "a"):

@@ -73,12 +73,14 @@ def test_head_and_tail_together_offset_and_limit_are_no_contradiction(client: St
     assert read(client, "long.txt", offset=49, limit=2)[0] == "line 50\nline 51\n"
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_text_is_read_as_utf8_whatever_its_name_ends_in(client: StdioClient, root: Path) -> None:
     for name in ("odd.png", "odd.exe", "odd"):
         (root / name).write_text("Größe 10 €\n", encoding="utf-8")
         assert read(client, name)[0] == "Größe 10 €\n"
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_an_image_comes_as_image_content_with_its_mime_type(client: StdioClient, root: Path) -> None:
     image = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
     (root / "logo.png").write_bytes(image)
@@ -86,6 +88,7 @@ def test_an_image_comes_as_image_content_with_its_mime_type(client: StdioClient,
     assert (shown["type"], shown["mimeType"], base64.b64decode(shown["data"])) == ("image", "image/png", image)
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_audio_comes_as_a_resource_like_all_other_bytes(client: StdioClient, root: Path) -> None:
     """Other: no audio block; what is neither text nor image comes one way, with the same bytes and type."""
     (root / "bell.mp3").write_bytes(b"ID3\0\0bell")
@@ -103,6 +106,7 @@ def test_several_files_are_several_calls_at_once_of_which_one_may_fail(client: S
 # --- write_file, create_directory
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_writing_creates_a_file_or_overwrites_it(client: StdioClient, root: Path) -> None:
     assert done(client, "write_file", path="w/a.md", content="one")["created"] is True
     assert done(client, "write_file", path="w/a.md", content="two")["created"] is False
@@ -116,6 +120,7 @@ def test_what_was_overwritten_stays_readable(client: StdioClient) -> None:
     assert read(client, "w/b.md", version=1)[0] == "one"
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_parent_directories_are_created_on_the_way_and_again_is_no_error(client: StdioClient, root: Path) -> None:
     done(client, "write_file", path="w/deep/er/a.md", content="a")
     done(client, "write_file", path="w/deep/er/b.md", content="b")
@@ -218,6 +223,7 @@ def test_the_information_about_a_file_is_a_list_of_that_file(client: StdioClient
 # --- move_file
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_moving_renames_a_file_into_a_directory_that_is_made(client: StdioClient, root: Path) -> None:
     done(client, "write_file", path="m/a.md", content="a")
     assert done(client, "delete_file", path="m/a.md", move_to="m/new/b.md")["path"] == "m/new/b.md"
@@ -272,6 +278,7 @@ def test_without_any_directory_named_the_server_starts(start_stdio: StartStdio, 
     assert listed(client) == []
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_link_is_not_followed_even_if_it_leads_inside(client: StdioClient, root: Path) -> None:
     """Other: links to allowed places are followed there, between whose check and use they may change."""
     (root / "link.txt").symlink_to("long.txt")

@@ -73,6 +73,7 @@ def test_no_tool_reads_or_changes_what_is_hidden(client: StdioClient, data_dir: 
     assert digest_tree(data_dir / "workspace") == before
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_lists_searches_and_recall_pass_over_what_is_hidden(client: StdioClient, data_dir: Path) -> None:
     listed = done(client, "list_files")
     assert [each["path"] for each in listed["files"]] == ["app/readme.md"]

@@ -43,6 +43,7 @@ def files(client: StdioClient, data_dir: Path) -> Path:
     return data_dir / "workspace" / "default" / "files"
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_files_put_there_from_outside_are_found_with_their_headings_and_lines(client: StdioClient, files: Path) -> None:
     (files / "birds" / "wading").mkdir(parents=True)
     text = f"# Birds\n\n{'They fly. ' * 80}\n\n## Heron\n\nThe heron sleeps in the barn. {'It is grey. ' * 40}\n"
@@ -62,6 +63,7 @@ def test_files_put_there_from_outside_are_found_with_their_headings_and_lines(cl
     assert write(client, "birds/69.txt", "Silent.\n", expected_version=1)["version"] == 2
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_what_moves_away_is_not_found_and_is_found_again_when_it_comes_back(client: StdioClient, files: Path) -> None:
     write(client, "otter.md", "The otter swims in the pond.\n")
     (files / "otter.md").rename(files.parent / "elsewhere")
@@ -73,6 +75,7 @@ def test_what_moves_away_is_not_found_and_is_found_again_when_it_comes_back(clie
     assert recall(client, "otter pond")[0]["version"] == 1
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_what_recall_passes_over_is_counted_and_gets_no_version(
     client: StdioClient, files: Path, data_dir: Path
 ) -> None:
@@ -95,12 +98,14 @@ def test_what_recall_passes_over_is_counted_and_gets_no_version(
     assert status(data_dir)["not_searched"]["no text"] == 1
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_files_are_taken_in_without_a_question(client: StdioClient, files: Path, data_dir: Path) -> None:
     (files / "quiet.md").write_text("Nobody asked for the lynx.\n", encoding="utf-8")
 
     wait_for(lambda: status(data_dir)["stored"]["files"] == 2)
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_long_text_from_outside_is_found_as_it_is_now(client: StdioClient, files: Path) -> None:
     text = "".join(f"Line {n} of what the curlews ate.\n\n" for n in range(4_000))
     (files / "long.txt").write_text(f"{text}The first whimbrel came.\n", encoding="utf-8")
@@ -131,6 +136,7 @@ def test_reading_waits_for_what_is_under_way_and_not_for_ever() -> None:
     assert foreground.give_way(PATIENCE_S, calm_s=0.05)
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_files_are_read_for_recall_while_others_are_searched_all_the_time(client: StdioClient, files: Path) -> None:
     for n in range(40):
         (files / f"{n}.txt").write_text(f"Bird number{n} sings.\n", encoding="utf-8")

@@ -47,6 +47,7 @@ def files(client: StdioClient, data_dir: Path) -> Path:
     return data_dir / "workspace" / "default" / "files"
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_b51_a_thousand_path_escapes_through_every_file_tool_read_and_write_nothing_outside(
     client: StdioClient, files: Path, data_dir: Path
 ) -> None:
@@ -69,6 +70,7 @@ def test_b51_a_thousand_path_escapes_through_every_file_tool_read_and_write_noth
     assert client.call("read_file", path="first.md")["content"][0]["text"] == "x"
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_b51_a_thousand_path_escapes_list_and_search_nothing_outside(client: StdioClient, files: Path) -> None:
     outside = plant_canaries(files)
     attempts = [escape for escape in escapes(files, outside) if escape.refused]
@@ -81,6 +83,7 @@ def test_b51_a_thousand_path_escapes_list_and_search_nothing_outside(client: Std
         assert CANARY not in str(answer), (arguments, answer)
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_what_lies_at_a_name_makes_no_other_message(client: StdioClient, files: Path) -> None:
     outside = plant_canaries(files)
     attempts = [escape for escape in escapes(files, outside) if escape.refused and escape.family in ON_DISK]
@@ -120,6 +123,7 @@ def can_mount() -> None:
         pytest.skip("mounts need a mount namespace of their own")
 
 
+@pytest.mark.directory(reason="looks into the folder")
 @pytest.mark.usefixtures("can_mount")
 def test_what_is_mounted_inside_the_workspace_is_no_way_out(start_stdio: StartStdio, data_dir: Path) -> None:
     files = data_dir / "workspace" / "default" / "files"
@@ -171,6 +175,7 @@ def test_both_ways_to_open_stop_at_mounts(tmp_path: Path, opener: str) -> None:
     assert ran.stdout.splitlines() == ["['bound.txt', 'real/own.md']"]  # of a mounted file the name is seen
 
 
+@pytest.mark.directory(reason="looks into the folder")
 @pytest.mark.usefixtures("can_mount")
 def test_the_folder_of_all_files_may_be_a_mount(start_stdio: StartStdio, data_dir: Path, tmp_path: Path) -> None:
     files = data_dir / "workspace" / "default" / "files"
@@ -189,6 +194,7 @@ def test_the_folder_of_all_files_may_be_a_mount(start_stdio: StartStdio, data_di
     assert (tmp_path / "disk" / "new" / "b.md").read_text(encoding="utf-8") == "b"
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_strange_name_that_stays_inside_works(client: StdioClient, files: Path) -> None:
     outside = plant_canaries(files)
     allowed = [escape for escape in escapes(files, outside) if not escape.refused]

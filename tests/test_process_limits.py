@@ -70,6 +70,7 @@ def test_a_server_that_runs_out_of_descriptors_answers_again_once_clients_have_l
         time.sleep(0.05)
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_call_without_descriptors_is_refused_and_the_next_one_goes_through(start_stdio: StartStdio) -> None:
     client = start_stdio()
     client.initialize()
@@ -113,6 +114,7 @@ def test_a_call_for_which_memory_is_missing_changes_nothing(start_stdio: StartSt
     assert not client.call("write_file", path="plan.md", content=LARGE)["isError"]
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_disk_without_room_for_another_name_takes_memories_and_refuses_files(disk: Disk) -> None:
     client = disk.start()
     assert not client.call("write_file", path="plan.md", content="one\n")["isError"]

@@ -140,6 +140,7 @@ def test_b57_no_answer_is_longer_than_its_limit_and_each_says_how_to_go_on(clien
             assert "limit" in refused(client, tool, **asked, limit=limit)
 
 
+@pytest.mark.directory(reason="looks into the folder")
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 def test_b56_a_file_of_any_size_costs_little_memory(start_stdio: StartStdio, data_dir: Path) -> None:
     other = start_stdio("--namespace", "files", PERDURE_DATA_DIR=str(data_dir))

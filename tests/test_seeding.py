@@ -73,6 +73,7 @@ def ran(data_dir: Path, *arguments: str) -> tuple[int, str]:
     return finished.returncode, finished.stderr
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_each_entry_and_paragraph_is_a_memory_with_its_headings_and_place(client: StdioClient, shared: Path) -> None:
     write(
         shared,
@@ -92,6 +93,7 @@ def test_each_entry_and_paragraph_is_a_memory_with_its_headings_and_place(client
     assert found["The roof was mended."]["source"] == "agent"
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_the_next_question_knows_what_was_edited(client: StdioClient, shared: Path) -> None:
     write(
         shared, "memory/edit.md", "# Edit\n- The release day is Tuesday.\n- Lena owns billing.\n- The pager is red.\n"
@@ -115,6 +117,7 @@ def test_the_next_question_knows_what_was_edited(client: StdioClient, shared: Pa
     assert "The release day is Friday." in client.call("get_context")["content"][0]["text"]
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_moved_line_stays_the_same_memory_with_the_tags_of_its_new_heading(client: StdioClient, shared: Path) -> None:
     write(shared, "memory/move.md", "# Move\n## Kitchen\n- The tap drips.\n## Garden\n- Roses need water.\n")
     write(shared, "memory/other.md", "# Move\n- Nothing else.\n")
@@ -128,6 +131,7 @@ def test_a_moved_line_stays_the_same_memory_with_the_tags_of_its_new_heading(cli
     assert (tap["id"], tap["metadata"]) == (before["The tap drips."]["id"], {"file": "memory/other.md", "line": "3"})
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_line_of_two_files_is_remembered_until_it_is_gone_from_both(client: StdioClient, shared: Path) -> None:
     first = write(shared, "memory/both1.md", "# Both\n- The door code changed.\n")
     second = write(shared, "memory/both2.md", "# Both\n- The door code changed.\n")
@@ -140,6 +144,7 @@ def test_a_line_of_two_files_is_remembered_until_it_is_gone_from_both(client: St
     assert [hit["id"] for hit in stated(client, "both").values()] == [id]
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_what_was_forgotten_or_superseded_by_a_tool_is_not_brought_back_by_the_file(
     client: StdioClient, shared: Path
 ) -> None:
@@ -162,6 +167,7 @@ def test_what_was_forgotten_or_superseded_by_a_tool_is_not_brought_back_by_the_f
     assert set(stated(client, "tools")) == {"The boat is yellow.", "The bike is black.", "The cart is new."}
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_nothing_private_is_kept(client: StdioClient, shared: Path) -> None:
     write(
         shared,
@@ -198,6 +204,7 @@ def test_notes_that_cannot_be_read_into_memories_are_not_searched_as_a_text_eith
         assert each not in stored_bytes(shared)
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_what_an_agent_writes_is_the_agents_and_what_a_person_edits_in_user_md_is_the_users(
     client: StdioClient, shared: Path
 ) -> None:
@@ -227,6 +234,7 @@ def test_notes_that_became_memories_are_not_searched_as_a_text_beside_them(clien
     assert searched == ["pears.md"]
 
 
+@pytest.mark.directory(reason="looks into the folder")
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
@@ -256,6 +264,7 @@ def test_a_file_that_cannot_be_read_is_told_with_each_answer_and_keeps_no_other_
     assert "degraded" not in recall(client, "anything")
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_notes_are_read_when_a_server_starts(start_stdio: StartStdio, data_dir: Path) -> None:
     write(data_dir, "MEMORY.md", "# Memory\n- The parrot speaks Dutch.\n")
     start_stdio().initialize()
@@ -311,6 +320,7 @@ def test_lines_that_were_archived_are_named_ten_of_them(data_dir: Path) -> None:
     assert seed(data_dir)["MEMORY.md"]["differs"] == []
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_line_that_moved_or_came_back_is_not_counted_as_added(data_dir: Path) -> None:
     names = ("added", "moved", "back", "superseded", "forgotten", "unchanged")
 
@@ -336,6 +346,7 @@ def test_a_line_that_moved_or_came_back_is_not_counted_as_added(data_dir: Path) 
     assert "memory/a.md: 1 back, 1 unchanged" in told_by(data_dir)
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_what_another_process_had_read_in_already_does_not_look_as_if_nothing_had_happened(
     start_stdio: StartStdio, data_dir: Path
 ) -> None:
@@ -354,6 +365,7 @@ def test_what_another_process_had_read_in_already_does_not_look_as_if_nothing_ha
     assert told_by(data_dir) == ["MEMORY.md: 1 added, 0 unchanged"]
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_credential_is_masked_not_left_out_and_what_is_off_the_record_is_not_written(data_dir: Path) -> None:
     write(data_dir, "MEMORY.md", "- The fence is high.\n- password: Baboon44!zz\n")
     command(data_dir, "remember", "Don't remember this: the gibbon is called Max.", "--source", "user")
@@ -421,6 +433,7 @@ just as they are.
 Last line without an end"""
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_what_became_of_the_memories_is_written_back_and_reading_it_again_changes_nothing(
     start_stdio: StartStdio, data_dir: Path
 ) -> None:

@@ -40,6 +40,7 @@ def test_the_next_question_finds_the_new_text_and_not_the_former(
         assert recall(client, f"otter{n}", include=["files"], limit=1)["hits"][0]["content"] == f"The otter{n} swims."
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_kill_after_the_receipt_costs_neither_the_file_nor_that_it_is_found(
     start_stdio: StartStdio, data_dir: Path
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_long_file_that_is_gone_is_found_no_more_and_leaves_nothing(
             time.sleep(0.2)
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_what_a_person_removes_or_puts_back_right_after_a_write_counts(client: StdioClient, data_dir: Path) -> None:
     place = data_dir / "workspace" / "default" / "files" / "a.md"
     for n in range(10):

@@ -86,6 +86,7 @@ def age(data_dir: Path, days: float, path: str = "%") -> None:
         database.commit()
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_the_same_bytes_are_kept_once_whatever_paths_and_versions_have_them(
     client: StdioClient, data_dir: Path
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_store_that_kept_versions_by_path_goes_on_and_is_brought_over_by_tidy(
         assert text(client, "b.md", 2) == "broken"
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_of_a_path_so_many_former_versions_are_kept_and_the_others_are_said_to_be_pruned(data_dir: Path) -> None:
     with running(data_dir, **KEEP_TWO) as client:
         write(client, "other.md", "v1")
@@ -161,6 +163,7 @@ def test_the_newest_former_version_stays_also_of_a_file_that_was_deleted_or_move
     assert (root(data_dir) / "files" / "a.md").read_text(encoding="utf-8") == "a3"
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_tidy_prunes_what_was_replaced_too_long_ago_and_says_so_before(data_dir: Path) -> None:
     month = {"PERDURE_FILES__KEEP_DAYS": "30"}
     with running(data_dir) as client:
@@ -222,6 +225,7 @@ def test_a_backup_of_a_store_with_pruned_versions_is_whole(data_dir: Path, tmp_p
     assert_has_pruned_versions(tmp_path / "restored")
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_an_export_of_a_store_with_pruned_versions_is_whole(data_dir: Path, tmp_path: Path) -> None:
     with_pruned_versions(data_dir)
     exported = run("export", env=environment(data_dir))

@@ -39,6 +39,7 @@ def next_write(n: int) -> Operation:
             return history.write(f"number {n}", f"notes/{n % 9}.md")
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_server_writes_again_after_each_fault_without_a_restart(
     start_stdio: StartStdio, data_dir: Path, make_plan: MakePlan, scale: Scale, report: Report
 ) -> None:
@@ -98,6 +99,7 @@ def test_one_read_that_fails_is_not_taken_for_damage(
     raise AssertionError(f"no read failed that SQLite takes for damage: {told}")
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_slow_disk_delays_the_writer_and_no_reader(
     start_stdio: StartStdio, data_dir: Path, make_plan: MakePlan
 ) -> None:

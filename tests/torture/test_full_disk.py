@@ -55,6 +55,7 @@ def readable(client: StdioClient) -> None:
     assert client.call("list_history")["structuredContent"]["episodes"]
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_full_disk_refuses_writes_by_name_keeps_all_and_takes_them_when_it_has_room(
     start_stdio: StartStdio, small_disk: Path, report: Report
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_full_disk_refuses_writes_by_name_keeps_all_and_takes_them_when_it_has
     assert history.check_database(small_disk).right
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_a_store_that_fills_its_disk_loses_nothing_it_acknowledged(
     start_stdio: StartStdio, small_disk: Path, report: Report
 ) -> None:

@@ -89,6 +89,7 @@ def some_calls(chance: random.Random, n: int) -> Calls:
     ]
 
 
+@pytest.mark.directory(reason="looks into the folder")
 def test_names_swapped_for_links_during_calls_let_nothing_out_or_in(
     start_stdio: StartStdio, data_dir: Path, tmp_path: Path, opening: dict[str, str], scale: Scale, report: Report
 ) -> None:
