@@ -30,10 +30,13 @@ def settle() -> None:
 @contextmanager
 def giving_back() -> Generator[None]:
     """Meanwhile give back what is free in the middle of the heaps, which the C library keeps otherwise."""
-    trim, ended = _of_libc("malloc_trim"), threading.Event()
+    if (trim := _of_libc("malloc_trim")) is None:
+        yield
+        return
+    ended = threading.Event()
 
     def run() -> None:
-        while trim is not None and not ended.wait(GIVE_BACK_EVERY_S):
+        while not ended.wait(GIVE_BACK_EVERY_S):
             trim(0)
 
     thread = threading.Thread(target=run, daemon=True, name="heaps")

@@ -11,7 +11,7 @@ from perdure import paths
 from perdure.errors import NotFound, PerdureError
 from perdure.mcp.arguments import check_characters
 from perdure.service import Service
-from perdure.types import FileInfo, Principal
+from perdure.types import Principal
 
 SCHEME = "perdure://"
 FILES = f"{SCHEME}files/"
@@ -89,12 +89,6 @@ def read(service: Service, caller: Principal, uri: str) -> Content:
             continue
         return Content(each.mime_type or TEXT, found) if isinstance(found, str) else found
     raise NotFound("Resource not found")
-
-
-def page_of_files(service: Service, caller: Principal, cursor: str | None) -> tuple[tuple[FileInfo, ...], str | None]:
-    """Return files by path, and the cursor of the next page. Raises InvalidInput for one that this caller never got."""
-    page = service.list_files(caller, limit=PAGE, cursor=cursor)
-    return page.files, page.next_cursor
 
 
 def address_of(path: str) -> str:

@@ -124,11 +124,11 @@ def build_server(
         fixed = [_resource(each) for each in RESOURCES if not each.is_template and not cursor]
         if service is None or not (caller := caller_of(ctx)).may("files:read"):
             return wire.ListResourcesResult(resources=fixed)
-        read = partial(resources.page_of_files, service, caller, cursor)
-        files, following = await read_in_turn("resources/list", read)
+        read = partial(service.list_files, caller, limit=resources.PAGE, cursor=cursor)
+        page = await read_in_turn("resources/list", read)
         if one_client and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             await subscriptions.listed(ctx)
-        return wire.ListResourcesResult(resources=[*fixed, *map(_file, files)], next_cursor=following)
+        return wire.ListResourcesResult(resources=[*fixed, *map(_file, page.files)], next_cursor=page.next_cursor)
 
     async def list_templates(
         ctx: Context, params: wire.PaginatedRequestParams | None

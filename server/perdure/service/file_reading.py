@@ -71,7 +71,7 @@ class FileReading(FileListing):
             present, shown, former, digest, data = Present(0, stat_of(workspace, path), ""), 0, False, None, None
             damaged = ("The database is damaged: which version this is, and whether it is the last, cannot be read.",)
         if former and digest is None:
-            raise no_version(workspace, path, shown, present)
+            raise _no_version(workspace, path, shown, present)
         if not former and present.on_disk is None:
             raise missing(path, present)
         if present.external and not former:
@@ -199,7 +199,7 @@ class FileReading(FileListing):
         if digest is None:
             if version is None:
                 raise missing(path, present)
-            raise no_version(workspace, path, wanted, present)
+            raise _no_version(workspace, path, wanted, present)
         if version is None and not present.is_there:
             raise missing(path, present)
         return wanted, self._version(namespace, path, wanted, digest)
@@ -242,7 +242,7 @@ def _too_large(path: str, size: int, what: str, limit: int, head: bytes) -> Inva
 SHORT_DIFF = 1_500  # characters of a difference within a refusal
 
 
-def no_version(workspace: Workspace, path: str, version: int, present: Present) -> NotFound:
+def _no_version(workspace: Workspace, path: str, version: int, present: Present) -> NotFound:
     """Return the failure for a version that there never was. Raises Refused for a path at which something else is."""
     stat_of(workspace, path)
     return NotFound(f"{path} has no version {version}; the present one is {present.version}.")

@@ -124,8 +124,7 @@ class Files(FileReading):
                 present = self._present_at(tx, owner.namespace, path)
             self._expect(owner, workspace, path, present, expected_version, dry_run=True)
             receipt, data = self._edited(owner.namespace, path, present, edits, dry_run=True)
-            before = present.on_disk.bytes if present.on_disk is not None else None
-            self._admit_file(caller, owner, path, before, data)
+            self._admit_file(caller, owner, path, present, data)
             return receipt
         self._core.database.check_writable()
         with self._core.foreground.under_way(), self._core.files_lock.held():
@@ -296,8 +295,7 @@ class Files(FileReading):
     ) -> None:
         """Make `data` the next version of the file. `commit` is done in the same transaction."""
         version, workspace = present.version + 1, self._core.workspace_of(owner.namespace)
-        before = present.on_disk.bytes if present.on_disk is not None else None
-        self._admit_file(caller, owner, path, before, data)
+        self._admit_file(caller, owner, path, present, data)
         there = self._keep_external(workspace, path, present)
         # Kept before the commit, so that a crash after it loses nothing.
         sha256 = hashlib.sha256(data).hexdigest()
@@ -310,13 +308,14 @@ class Files(FileReading):
                 commit(tx)
             self._place(owner.namespace, path, version, put)
 
-    def _admit_file(self, caller: Principal, owner: Principal, path: str, before: int | None, data: bytes) -> None:
-        """Raise Refused for what would be too much, in place of a file of `before` bytes, None for no file.
+    def _admit_file(self, caller: Principal, owner: Principal, path: str, present: Present, data: bytes) -> None:
+        """Raise Refused for what would be too much in place of what is present.
 
         The files of a volume are those of its directory, and count for no namespace; what is written does.
         """
         if owner.namespace == caller.namespace:
             workspace = self._core.workspace_of(owner.namespace)
+            before = present.on_disk.bytes if present.on_disk is not None else None
             self._core.file_quotas.check(workspace, owner.namespace, path, before=before, after=len(data))
         self._admit_version(caller, data)
 
@@ -356,7 +355,7 @@ class Files(FileReading):
         if stays:  # which takes no more room
             self._admit_version(caller, data)
         else:
-            self._admit_file(caller, taker, target, None, data)
+            self._admit_file(caller, taker, target, before, data)
         there = self._keep_external(source, path, present)
         receipt = FileDeleted(target, version, moved_from=path)
         mode = present.on_disk.mode if present.on_disk is not None and stays else None

@@ -367,16 +367,16 @@ class Noticing(Seeding, Recalling):
 
     def _is_left_out(self, space: str, path: str, row: StoredFile | None) -> bool:
         """Return whether a file is not for recall: it is hidden, notes, which become memories, or like .git no text."""
-        if not self._core.shows(space, path) or (row is None and any(part.startswith(".") for part in path.split("/"))):
+        if self._core.passes_over(path) or self._core.volumes.cover(space, path):
             return True
-        return self._core.passes_over(path)
+        return row is None and any(part.startswith(".") for part in path.split("/"))
 
     def _forget_gone(self, space: str, gone: Sequence[StoredFile]) -> None:
         """Take out of recall what is not on disk any more; its versions stay."""
         workspace = self._core.workspace_of(space)
         for file in gone:
             with self._core.files_lock.held():  # a writer may be about to put it there
-                if not _is_gone(workspace, file.path):
+                if _as_shown(workspace, file) != "gone":
                     continue
                 with self._core.database.write(space) as tx:
                     file_passages.take_out(tx, space, file.path)
@@ -519,17 +519,6 @@ def _as_shown(workspace: Workspace, file: StoredFile) -> Literal["same", "other"
         return "other"
     except PerdureError:
         return "gone"
-
-
-def _is_gone(workspace: Workspace, path: str) -> bool:
-    """Return whether no file is there any more; what the disk does not tell now is not taken for gone."""
-    try:
-        workspace.stat(path)
-    except Unavailable:
-        return False
-    except PerdureError:
-        return True
-    return False
 
 
 def _digest(data: bytes) -> str:

@@ -27,10 +27,8 @@ QUIET_S, AT_MOST_S = 0.1, 1.0  # without a write until what was written is cut, 
 # The same until it is noted where it is, which the next write would wait for. Until then another process takes what a
 # person removes at once, or puts back, for what a crash left.
 NOTED_S, NOTED_AT_MOST_S = 0.02, 0.2
-CALLER_S, AHEAD_S = (
-    0.02,
-    0.5,
-)  # that it is waited for who settles files for an answer, before it is looked again; at most
+CALLER_S = 0.02  # that it is waited for who settles files for an answer, before it is looked again
+AHEAD_S = 0.5  # that a long text waits at each of its steps for who settles short ones
 A_LOOK = 16  # files settled before it is looked again which wait
 CALM_S = 0.1  # without a call, after which nobody is taken to be in the middle of something
 PATIENCE_S, PATIENCE_TIMES, GIVES_WAY_S = 0.05, 20, 1.0  # each step waits for that, at most 20 times what one takes
